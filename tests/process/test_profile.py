@@ -32,7 +32,8 @@ def test_an_interrupted_profile_continues_and_is_the_engine_s(tmp_path: Path) ->
             assert "continues with the next point" in first.communicate(timeout=60)[1]
             assert first.returncode == 130
         kept = measured.read_text()
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=200)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
+    assert f"of an earlier run count; remove {measured} if they are of another engine" in done.stderr
     assert "profiles: " in done.stdout
     assert measured.read_text().startswith(kept)
     assert len(read_prefill(tmp_path).isl_tokens) == 6

@@ -140,6 +140,9 @@ async def _prepared(
     limits = await find_limits(endpoint, card, options.max_context, options.kv_tokens, options.max_concurrency)
     grid = QUICK if options.quick else FULL
     record = Record(options.directory / engine.name, Setup(card.id, engine.gpus, grid, options.prefix_reuse))
+    if record.count:
+        kept = f"{engine.name}: {plural(record.count, 'point')} of an earlier run count; remove {record.path}"
+        print(output.printable(f"{kept} if they are of another engine."), file=sys.stderr)
     return ProfilerRun(endpoint, prompts, record, limits, lambda now: on_progress(now.measured, now.planned))
 
 

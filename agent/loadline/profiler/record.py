@@ -66,7 +66,8 @@ class Record:
     """
 
     def __init__(self, folder: Path, setup: Setup) -> None:
-        self._path = folder / FILE
+        self.path = folder / FILE
+        """File of the measurements."""
         self.setup = setup
         self.limits: Limits | None = None
         self.prefills: dict[PrefillTask, PrefillPoint] = {}
@@ -74,7 +75,7 @@ class Record:
         self.tries: Counter[Task] = Counter()
         """Number of measurements of each task, of which the fastest counts."""
         folder.mkdir(parents=True, exist_ok=True)
-        if self._path.exists():
+        if self.path.exists():
             self._continue()
         else:
             self._write(setup)
@@ -104,18 +105,18 @@ class Record:
 
     def _continue(self) -> None:
         remedy = "Name another folder, or remove this one"
-        data = self._path.read_bytes()[:_BYTES_MAX]
+        data = self.path.read_bytes()[:_BYTES_MAX]
         whole = data[: data.rfind(b"\n") + 1]  # a killed run may leave a part of a line
         try:
             lines = [_DECODER.decode(line) for line in whole.splitlines()]
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise DataError(f"{self._path}: no measurements: {error}. {remedy}.") from error
+            raise DataError(f"{self.path}: no measurements: {error}. {remedy}.") from error
         if whole != data:
-            self._path.write_bytes(whole)
+            self.path.write_bytes(whole)
         if not lines:
             self._write(self.setup)
         elif lines[0] != self.setup:
-            raise DataError(f"{self._path}: measured another model, or with other options. {remedy}.")
+            raise DataError(f"{self.path}: measured another model, or with other options. {remedy}.")
         for line in lines[1:]:
             self._keep(line)
 
@@ -130,7 +131,7 @@ class Record:
             self.decodes[line.task] = min(line, self.decodes.get(line.task, line), key=lambda one: one.timing.itl_ms)
 
     def _write(self, line: Line) -> None:
-        with self._path.open("ab") as file:
+        with self.path.open("ab") as file:
             file.write(_ENCODER.encode(line) + b"\n")
 
 
