@@ -35,7 +35,7 @@ def draw(table: CsvTable, knobs: RateKnobs, seed: int) -> Selection:
     bins = read_bins(table)
     start_s, end_s = knobs.start_s, min(knobs.start_s + (knobs.duration_s or float("inf")), bins[-1].end_s)
     if start_s >= end_s:
-        raise lines.error(f"the series ends at {end_s:.0f} s, before start_s, {start_s:g} s", "Start within it.")
+        raise lines.error(f"the series ends at {end_s:.0f} s, before the start at {start_s:g} s", "Start within it.")
     parts = [_part(one, knobs, end_s, lines) for one in bins if one.end_s > start_s and one.start_s < end_s]
     edges_s = np.array([start_s, *(one.end_s for one in parts)])
     expected = np.array([0.0, *(one.requests for one in parts)]).cumsum()
@@ -56,7 +56,7 @@ def draw(table: CsvTable, knobs: RateKnobs, seed: int) -> Selection:
 def _part(one: Bin, knobs: RateKnobs, end_s: float, lines: LineReader) -> _Part:
     end_s = min(one.end_s, end_s)
     if one.requests is None and knobs.gaps == "error":
-        remedy = 'Set gaps to "skip" to count it as empty, or take a window without it (start_s, duration_s).'
+        remedy = "Skip gaps to count it as empty, or select a window without it."
         raise lines.error(f"there is no data from {one.start_s:g} s to {one.end_s:g} s", remedy, one.line)
     if not one.requests:
         return _Part(end_s, 0.0, 1.0, 1.0)

@@ -45,7 +45,7 @@ def select_requests(rows: Iterator[Arrival], knobs: RateKnobs, seed: int, lines:
         if max(len(arrivals) / REQUESTS_MAX, blocks / BLOCKS_MAX) * max(knobs.scale, 1.0) > 1:
             raise too_many_requests(lines, f"more than {REQUESTS_MAX} requests or {BLOCKS_MAX} ids of blocks are")
     if last_s < start_s:
-        raise lines.error(f"the trace ends at {last_s:.0f} s, before start_s, {start_s:g} s", "Start within it.")
+        raise lines.error(f"the trace ends at {last_s:.0f} s, before the start at {start_s:g} s", "Start within it.")
     if not arrivals:
         raise lines.error("there are no requests", "Name a trace with at least one, or take a wider window of it.")
     return Selection(_superposed(arrivals, last_s - start_s, knobs.scale, seed), last_s - start_s)
@@ -53,7 +53,7 @@ def select_requests(rows: Iterator[Arrival], knobs: RateKnobs, seed: int, lines:
 
 def too_many_requests(lines: LineReader, count: str) -> DataError:
     """Return an error for a selection of too many requests."""
-    remedy = "Choose a window (start_s, duration_s) or a smaller scale."
+    remedy = "Select a shorter window or a smaller scale."
     return lines.error(f"{count} selected", remedy)
 
 

@@ -165,7 +165,7 @@ def test_an_unusable_file_is_refused(
         (["--scale", "0"], "--scale: is 0.0. Write a number, above 0, at most 1000.\n"),
         (["--scale", "nan"], "scale"),
         (["--duration", "-1"], "--duration: "),
-        (["--start", "1000"], "start_s"),
+        (["--start", "1000"], "before the start at 1000 s"),
         (["--cv", "100"], "cv"),
         (["--isl-tokens", "0"], "--isl-tokens: "),
         (

@@ -152,7 +152,7 @@ def test_too_many_requests_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
     assert REQUESTS_MAX == 5_000_000
     monkeypatch.setattr(selection, "REQUESTS_MAX", 50)
     path = every_ten_seconds(tmp_path)
-    with pytest.raises(DataError, match=r"line 52: more than 50 requests .* are selected\. Choose a window"):
+    with pytest.raises(DataError, match=r"line 52: more than 50 requests .* are selected\. Select a shorter window"):
         read_trace(path)
     assert len(read_trace(path, arrivals=RateKnobs(duration_s=500.0)).arrivals) == 50
     with pytest.raises(DataError, match="line 27: more than 50 requests"):

@@ -156,7 +156,7 @@ def test_files_that_cannot_be_opened_are_named(tmp_path: Path) -> None:
 def test_a_window_after_the_end_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(DataError, match=r"ends at (5|6) s, before start_s, 10 s\. Start within it"):
+    with pytest.raises(DataError, match=r"ends at (5|6) s, before the start at 10 s\. Start within it"):
         read_trace(path, arrivals=RateKnobs(start_s=10.0))
 
 
