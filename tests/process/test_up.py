@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -168,3 +169,35 @@ def test_a_wrong_duration_is_refused_with_an_example(tmp_path: Path) -> None:
     with up(tmp_path / "demo", "--for", "soon") as running:
         assert running.process.wait(30) == 2
         assert "write 90s, 2m or 1h" in running.text()
+
+
+def test_an_agent_that_cannot_start_ends_the_demo_with_its_reason(tmp_path: Path) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        up(tmp_path / "\U0001f600", "--http-port", port_of(taken)) as ran,
+    ):
+        assert ran.process.wait(60) == 1
+        assert "agent-1 exited 3 times, with 2 at last" in ran.text()
+        assert f"cannot listen on 127.0.0.1:{port_of(taken)}" in ran.text()
+        assert "load starts" not in ran.text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--http-port", "70000"), "'70000' is not a whole number from 0 to 65535"),
+        (("--namespace", "a" * 101), "is not a name of 1 to 100 printable characters"),
+        (
+            ("--attach-etcd", "http://10.0.0.9:2379"),
+            "--attach-etcd: is not encrypted. Use https://, or an etcd of this",
+        ),
+    ],
+)
+def test_an_option_that_no_agent_could_use_is_refused(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    with up(tmp_path / "demo", *arguments) as running:
+        assert running.process.wait(30) == 2
+        assert words in running.text()
+
+
+def port_of(server: socket.socket) -> str:
+    return str(server.getsockname()[1])

@@ -74,7 +74,7 @@ class Program(SupervisedProcess):
         """True if it has logged since its last start that it is ready."""
         if self._child is None:
             return False
-        with self._log.open("rb") as log:
+        with self.log.open("rb") as log:
             log.seek(self._log_bytes)
             return b'"event": "ready"' in log.read()
 
@@ -90,7 +90,7 @@ class Program(SupervisedProcess):
         await super().stop()
 
     def _start(self) -> None:
-        self._log_bytes = self._log.stat().st_size if self._log.exists() else 0
+        self._log_bytes = self.log.stat().st_size if self.log.exists() else 0
         super()._start()
 
 

@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import get_args
 
 from loadline.cli import event_loop
-from loadline.cli.option_types import number, subject_root, whole_number
+from loadline.cli.option_types import name, number, subject_root, whole_number
 from loadline.demo import defaults, display
 from loadline.demo.runner import run_demo
 from loadline.demo.setup import Mode
 from loadline.demo.stack import DemoOptions, DemoResult, run_directory
+from loadline.errors import ConfigError
 from loadline.formatting import ms, percent
 from loadline.rig.server_processes import free_port
-from loadline.servers import check_server
+from loadline.servers import check_server, is_loopback
 
 SPEED_MAX = 1000.0
 COUNT_MAX = 64
@@ -55,8 +56,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--root", type=subject_root, default="loadline-demo", help="prefix of every NATS subject (default: %(default)s)"
     )
-    add("--namespace", default="demo", help="etcd keys are under /loadline/<namespace>/ (default: %(default)s)")
-    add("--http-port", type=int, default=0, help="port of the first agent's live page (default: a free one)")
+    add(
+        "--namespace",
+        type=name,
+        default="demo",
+        help="etcd keys are under /loadline/<namespace>/ (default: %(default)s)",
+    )
+    add(
+        "--http-port",
+        type=whole_number(65_535, minimum=0),
+        default=0,
+        help="port of the first agent's live page (default: a free one)",
+    )
     add(
         "--directory",
         type=Path,
@@ -70,6 +81,8 @@ def up(options: argparse.Namespace) -> int:
         check_server(options.attach_nats, "--attach-nats", ("nats", "tls"))
     if options.attach_etcd:
         check_server(options.attach_etcd, "--attach-etcd", ("http", "https"))
+        if options.attach_etcd.startswith("http://") and not is_loopback(options.attach_etcd):
+            raise ConfigError("--attach-etcd", "is not encrypted", "Use https://, or an etcd of this machine.")
     demo = DemoOptions(
         directory=(options.directory or run_directory(Path(".loadline"))).resolve(),
         nats=options.attach_nats,
@@ -81,7 +94,7 @@ def up(options: argparse.Namespace) -> int:
         for_s=options.for_s,
         http_port=options.http_port or free_port(),
         root=options.root,
-        namespace=options.namespace,
+        namespace=options.namespace or "demo",
     )
     length = f"for {options.for_s:g} s" if options.for_s else "until Ctrl-C or the end of the trace"
     header = f"loadline demo: {options.mode}, {options.load} copies of the trace at {options.speed:g}x, {length}"

@@ -118,7 +118,7 @@ async def _run_until(stop: asyncio.Event, options: DemoOptions, view: Display) -
             await bus.subscribe(Subjects(options.root).all_of("traffic"), monitor.on_traffic)
             await bus.subscribe(Subjects(options.root).all_of("drained"), monitor.on_drain_report)
             await bus.subscribe(Subjects(options.root).all_of("migration"), monitor.on_migration_report)
-            await _unless(stop, monitor.populated.wait(), FLEET_S)
+            await _unless(stop, stack.wait_populated(monitor.populated), FLEET_S)
             if not stop.is_set():
                 ended = stack.start_load()
                 await _unless(stop, _unless(ended, monitor.loaded.wait()))  # it takes a second or more to start

@@ -164,8 +164,8 @@ command = {_texts(self.worker_command(role, "{worker}"))}
 
 
 def _text(value: str) -> str:
-    # A TOML basic string is a JSON string, except for DEL, which none of these paths contains.
-    return json.dumps(value)
+    # A TOML basic string is a JSON string, but for DEL and for the surrogate pairs that JSON writes beyond the BMP.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _texts(values: Sequence[str]) -> str:

@@ -22,10 +22,13 @@ from loadline.demo.setup import DemoSetup, Mode
 from loadline.errors import LoadlineError
 from loadline.rig.free_space import lack_of_space
 from loadline.rig.server_processes import EtcdServer, NatsServer, Server
+from loadline.toml.regular_file import os_error_text
 
 RESTART_S = 0.5
 STOP_S = 10.0
 RUNS_KEPT = 3
+EXITS_MAX = 3
+"""Exits of a program before its first success after which the demo gives up: its configuration is refused."""
 
 
 class DemoOptions(Struct, frozen=True):
@@ -58,14 +61,15 @@ class SupervisedProcess:
     def __init__(
         self, name: str, command: list[str], log: Path, write_line: Callable[[str], None], *, restart: bool
     ) -> None:
+        self.name = name
+        self.log = log
         self.ended = asyncio.Event()
         self.code = 0
         """Last exit code; negative: the signal that ended it."""
-        self._name = name
         self._command = command
-        self._log = log
         self._write_line = write_line
         self._restart = restart
+        self.exits = 0
         self._stopping = False
         self._child: Child | None = None
         self._start()
@@ -82,12 +86,13 @@ class SupervisedProcess:
 
     def _start(self) -> None:
         if not self._stopping:
-            self._child = Child(self._command, {}, self._log, self._exited)
+            self._child = Child(self._command, {}, self.log, self._exited)
 
     def _exited(self, code: int) -> None:
         self._child, self.code = None, code
+        self.exits += 1
         if self._restart and not self._stopping:
-            self._write_line(f"{self._name} exited with {code} and is restarted; its log is {self._log}")
+            self._write_line(f"{self.name} exited with {code} and is restarted; its log is {self.log}")
             asyncio.get_running_loop().call_later(RESTART_S, self._start)
         else:
             self.ended.set()
@@ -127,7 +132,11 @@ class DemoStack:
             LoadlineError: Another demo uses the folder, or a server cannot be started; the text has the reason.
         """
         directory = self._options.directory
-        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            remedy = "Name another folder with --directory."
+            raise LoadlineError(f"{directory}: cannot be created: {os_error_text(error)}. {remedy}") from error
         self._lock = _lock(directory)
         for of_an_earlier_run in (self.demo.lifetimes_file, self.demo.summary_file):
             of_an_earlier_run.unlink(missing_ok=True)
@@ -144,6 +153,19 @@ class DemoStack:
         config = directory / "scaler.toml"
         config.write_text(self.demo.scaler_config(), encoding="utf-8")
         self._run("scaler", self.demo.scaler_command(config))
+
+    async def wait_populated(self, populated: asyncio.Event) -> None:
+        """Wait until each pool has its workers.
+
+        Raises:
+            LoadlineError: A program ends again and again; the text has the last line of its log.
+        """
+        while not await wait_at_most(populated, RESTART_S):
+            for program in self._programs:
+                if program.exits >= EXITS_MAX:
+                    lines = program.log.read_text("utf-8", errors="replace").splitlines() or ["it is empty"]
+                    text = f"{program.name} exited {program.exits} times, with {program.code} at last"
+                    raise LoadlineError(f"{text}. The end of its log {program.log}: {lines[-1][:500]}")
 
     def start_load(self) -> asyncio.Event:
         """Start the gateway; return an event that is set when it has ended."""

@@ -27,6 +27,13 @@ def test_the_agent_configuration_is_valid(tmp_path: Path, mode: Mode) -> None:
     assert (pool.replicas_min, pool.replicas_max) == (2, 8)
 
 
+@pytest.mark.parametrize("name", ["\U0001f600", "a\x7fb", 'a"\\b', "é\t"])
+def test_any_folder_can_be_written_into_the_configurations(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "loadline.toml"
+    path.write_text(demo(tmp_path / name, "aggregated").agent_config("agent-1"), "utf-8")
+    assert config.load(path).journal.directory == str(tmp_path / name / "journal" / "agent-1")
+
+
 @pytest.mark.parametrize("mode", ["disaggregated", "aggregated"])
 def test_the_scaler_configuration_is_valid_and_starts_workers(tmp_path: Path, mode: Mode) -> None:
     path = tmp_path / "scaler.toml"
