@@ -102,9 +102,12 @@ def journal_problems(fleet: ChaosFleet) -> Iterator[str]:
 
 
 def worker_problems(fleet: ChaosFleet, before_s: float) -> Iterator[str]:
-    """Yield the workers that were ended before they were empty, until a Unix time in s."""
+    """Yield the workers that were ended before they were empty, until a Unix time in s.
+
+    No router sends a worker requests that etcd has never had, and no decision can name it.
+    """
     for log in sorted((fleet.directory / "workers").glob("*.log")):
-        left = _last(log, "leaves")
+        left = _last(log, "leaves") if _last(log, "registered") else {}
         if left and _unix_s(left) < before_s and not (left["drained"] and left["held"] == 0):
             yield f"{log.stem} left with {left['held']} requests, drained: {left['drained']}"
 

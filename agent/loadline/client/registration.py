@@ -39,6 +39,7 @@ class Registration:
         self.gone = asyncio.Event()
         """Set once this owner has lost the key for good: revoked, expired during an outage, or taken by a later owner.
         """
+        self._registered = False
         self.superseded = False
         """True once a later owner was found to hold the key."""
 
@@ -79,6 +80,9 @@ class Registration:
             await wait_at_most(self._wake, delay_s)
 
     def _log_step(self, step: LeaseStep) -> None:
+        if step is LeaseStep.RENEWED and not self._registered:
+            _log.info("registered", key=self._leased.key)
+        self._registered = step in {LeaseStep.RENEWED, LeaseStep.RESTORED}
         if step is LeaseStep.LOST:
             _log.warning("lease_lost", key=self._leased.key, replaced=not self._leased.gone)
         elif step is LeaseStep.RESTORED:

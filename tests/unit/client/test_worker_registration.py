@@ -137,3 +137,17 @@ def test_the_key_of_an_earlier_incarnation_is_replaced(value: bytes) -> None:
             assert client.state == "starting"
 
     asyncio.run(scenario())
+
+
+def test_a_registration_is_logged_once_for_each_lease() -> None:
+    async def scenario() -> None:
+        with capture_logs() as logs:
+            async with harness() as client:
+                await until(lambda: client.state == "starting", "registered")
+                await client.worker.ready()
+                await until(lambda: client.state == "ready", "ready")
+                client.lose_lease()
+                await until(lambda: client.held is not None, "registered again")
+        assert [log["key"] for log in logs if log["event"] == "registered"] == [KEY] * 2
+
+    asyncio.run(scenario())
