@@ -29,10 +29,10 @@ def _serves(words: list[str]) -> bool:
 
 def _option(words: list[str], name: str) -> str:
     for index, word in enumerate(words):
-        if word.startswith(f"{name}="):
-            return word.partition("=")[2]
-        if word == name:
-            return words[index + 1] if index + 1 < len(words) else ""
+        option, equals, value = word.partition("=")
+        if option.replace("_", "-") == name:  # vLLM takes both
+            following = words[index + 1] if index + 1 < len(words) else ""
+            return value if equals else following
     return _PORT_DEFAULT if name == "--port" else ""
 
 

@@ -14,15 +14,15 @@ def scaler_finding(bus: BusFacts, deployment: Deployment) -> Finding:
     check = "scalers"
     if deployment.only:
         return ok(check, "not needed: these agents only migrate requests")
-    status = next((answer.status for answer in bus.agents if answer.status.leading), None)
-    if status is None:
+    leading = [answer.status for answer in bus.agents if answer.status.leading]  # several share the models
+    if not leading:
         return skipped(check, "no leader told the state of its decisions", "Remedy the findings on agents first.")
-    return _judge([model for model in status.models if not model.no_operation], status.at_ms)
+    unanswered = [one.model for status in leading for one in status.models if _unanswered(one, status.at_ms)]
+    return _judge([model for status in leading for model in status.models if not model.no_operation], unanswered)
 
 
-def _judge(models: list[ModelStatus], now_ms: int) -> Finding:
+def _judge(models: list[ModelStatus], unanswered: list[str]) -> Finding:
     check = "scalers"
-    unanswered = [model.model for model in models if _unanswered(model, now_ms)]
     refused = [_told(model) for model in models if _state(model) in {"refused", "expired"}]
     reasons = [_told(model) for model in models if _state(model) in {"accepted", "applied"} and _detail(model)]
     accepted = [model.model for model in models if _state(model) in {"accepted", "applied"}]
@@ -55,4 +55,6 @@ def _told(model: ModelStatus) -> str:
 
 def _unanswered(model: ModelStatus, now_ms: int) -> bool:
     decision = model.decision
-    return decision is not None and decision.state == "committed" and now_ms - decision.issued_at_ms > _UNANSWERED_MS
+    if decision is None or decision.state != "committed" or model.no_operation:
+        return False
+    return now_ms - decision.issued_at_ms > _UNANSWERED_MS

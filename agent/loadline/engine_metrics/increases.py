@@ -41,7 +41,7 @@ class Counters:
 
     A series that is new counts from 0 if the page before declared its metric: the program had not counted anything yet.
     Otherwise it counts from its first sight, so a metric that appears late or is missing for a while never yields what
-    the program counted in its whole life. A counter that falls belongs to a program that was started again.
+    the program counted in its whole life, and neither does one all of whose series get another label. A counter that falls belongs to a program that was started again.
     """
 
     __slots__ = ("_known", "_last", "_page", "fell")
@@ -70,8 +70,10 @@ class Counters:
         """Return the increase of each series of a metric whose last value is known, by its labels."""
         found = []
         values = self._last.setdefault(metric, {})
-        first = 0.0 if metric in self._known else None
-        for labels, value in self._page.series.get(metric, {}).items():
+        series = self._page.series.get(metric, {})
+        is_renamed = bool(values) and values.keys().isdisjoint(series)
+        first = 0.0 if metric in self._known and not is_renamed else None
+        for labels, value in series.items():
             last = values.get(labels, first)
             values[labels] = value
             if last is not None:

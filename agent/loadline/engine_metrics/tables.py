@@ -103,7 +103,7 @@ VLLM: Final = MetricTable(
 SGLANG: Final = MetricTable(
     prefix="sglang:",
     group_labels=("dp_rank",),
-    copy_labels=("tp_rank", "pp_rank"),
+    copy_labels=("tp_rank", "pp_rank", "moe_ep_rank"),
     gauge_copy_labels=("priority",),  # with priority scheduling: "" is the total
     gauges={
         # A prefill worker holds what it transfers; it is not empty before.

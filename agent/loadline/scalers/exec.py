@@ -60,6 +60,7 @@ class _Observation(Struct, frozen=True):
     workers: Annotated[frozenset[Name], Meta(max_length=100_000)] | None = None
     ending: Annotated[frozenset[Name], Meta(max_length=100_000)] = frozenset()
     detail: str = ""
+    first_ordinal: Count = 0
 
 
 def read(path: Path) -> ExecKnobs:
@@ -102,7 +103,14 @@ class ExecPlatform:
     async def observe(self, pool: PoolKey) -> PoolObservation:
         """Return the state of a pool."""
         answer = self._parse("observe", await self._call(_order("observe", pool)), _Observation)
-        return PoolObservation(answer.replicas, answer.ready, answer.workers, answer.ending, answer.detail)
+        return PoolObservation(
+            answer.replicas,
+            answer.ready,
+            answer.workers,
+            answer.ending,
+            answer.detail,
+            first_ordinal=answer.first_ordinal,
+        )
 
     async def set_replicas(self, pool: PoolKey, replicas: int) -> None:
         """Request ``replicas``."""

@@ -136,6 +136,6 @@ def _value(command: Sequence[str], option: str) -> str:
     """Return the value of an option, written as ``--option value`` or ``--option=value``; empty: it has none."""
     for word, following in pairwise([*command, ""]):
         name, equals, value = word.partition("=")
-        if name == option:
+        if name.replace("_", "-") == option:  # vLLM takes both
             return value if equals else following
     return ""

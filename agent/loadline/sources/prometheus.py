@@ -68,6 +68,8 @@ class _Query:
         place = f"{knobs.url} {{{selector}}}"
         self.oddities = OddityLog(place)
         self._upstream = Upstream(place)
+        self.is_away = False
+        """True if the last query failed, so it says nothing of its targets."""
         self._read_ms: dict[str, int] = {}
 
     async def ask(self) -> tuple[dict[str, TargetPage], float]:
@@ -75,7 +77,9 @@ class _Query:
         try:
             found = read_answer(await self._pages.get(self._url, {"query": self._text}), self._label, self._own)
         except (PageUnavailable, AnswerRefused) as error:
+            self.is_away = True
             return {}, self._upstream.failed(error.reason, error.detail)
+        self.is_away = False
         if not found:
             detail = f"no series has these metrics, this selector and the label {self._label}"
             return {}, self._upstream.failed("no_series", detail)
@@ -110,6 +114,8 @@ class _PoolSource:
     async def poll(self) -> float:
         """Report what the server has; return the time to wait beyond the interval, in s."""
         found, wait_s = await self._query.ask()
+        if self._query.is_away:
+            self._workers.excuse(self._pool.model, self._pool.name)
         for worker, page in found.items():
             if self._query.is_new(worker, page):
                 await self._read(worker, page)

@@ -181,6 +181,12 @@ class SourcedWorkers:
         if worker is not None:
             worker.lost.set()
 
+    def excuse(self, model: str, pool: str) -> None:
+        """Count the workers of a pool as heard now: their upstream is away, while those of other pools answer."""
+        for names, worker in self._workers.items():
+            if names[:2] == (model, pool):
+                worker.heard_s = self._clock()
+
     def remove_silent(self) -> None:
         """Remove workers that were silent for long while another one was heard: if all are, the upstream is away."""
         newest_s = max((one.heard_s for one in self._workers.values()), default=0.0)

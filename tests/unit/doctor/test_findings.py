@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from loadline import __version__
 from loadline.adapters.etcd_probe import Lease, MemberStatus
@@ -63,6 +64,12 @@ def test_agents_of_different_versions_or_configurations_are_reported() -> None:
 def test_a_decision_that_no_scaler_accepts_is_reported(state: str, age_ms: int, verdict: Verdict) -> None:
     answers = BusFacts(agents=(status("a", decided(state, age_ms)), status("b")))
     assert scaler_finding(answers, Deployment()).verdict == verdict
+
+
+def test_the_decisions_of_all_agents_that_share_models_are_judged() -> None:
+    answers = [status("a", decided("applied", 60_000)), status("b", decided("committed", 600_000))]
+    answers[1] = replace(answers[1], status=replace(answers[1].status, leading=True))
+    assert scaler_finding(BusFacts(agents=tuple(answers)), Deployment()).verdict == "failed"
 
 
 @pytest.mark.parametrize("state", ["accepted", "applied"])
@@ -129,6 +136,7 @@ def test_an_old_nats_server_is_reported() -> None:
         ("http://127.0.0.1:8001", "python3 /opt/vllm/bin/vllm serve m --port 8001", True),
         ("http://127.0.0.1:8001", "python3 /opt/vllm/bin/vllm serve m --port=8001 --shutdown-timeout=0", True),
         ("http://localhost:8001", "python3 /opt/vllm/bin/vllm serve m --port 8001 --shutdown-timeout 30", False),
+        ("http://127.0.0.1:8001", "vllm serve m --port 8001 --shutdown_timeout=30", False),
         ("http://127.0.0.1:8000", "python3 -m vllm.entrypoints.openai.api_server --model m", True),
         ("http://127.0.0.1:8002", "python3 /opt/vllm/bin/vllm serve m --port 8001", False),
         ("http://10.0.0.7:8001", "python3 /opt/vllm/bin/vllm serve m --port 8001", False),

@@ -251,10 +251,11 @@ def test_requests_that_wait_by_reason_are_counted_once() -> None:
     assert load({**reasons, "vllm:num_requests_waiting": 4}).waiting_requests == 4
 
 
-def test_tensor_parallel_copies_of_sglang_are_counted_once() -> None:
+@pytest.mark.parametrize("copied", ["tp_rank", "pp_rank", "moe_ep_rank"])
+def test_parallel_copies_of_sglang_are_counted_once(copied: str) -> None:
     series: dict[str, float | str] = {}
     for rank in range(4):
-        labels = f'model_name="m",dp_rank="0",tp_rank="{rank}"'
+        labels = f'model_name="m",dp_rank="0",{copied}="{rank}"'
         series[f"sglang:num_running_reqs{{{labels}}}"] = 7
         series[f"sglang:num_decode_transfer_queue_reqs{{{labels}}}"] = 2
         series[f"sglang:num_queue_reqs{{{labels}}}"] = 1

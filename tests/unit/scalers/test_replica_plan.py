@@ -1,6 +1,7 @@
 """Plans of a replica scaler: by example, and on a platform whose controller acts at any time."""
 
 import re
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -20,7 +21,7 @@ def target(replicas: int, *victims: str) -> PoolTarget:
 
 
 def seen(
-    replicas: int, *workers: str, ready: int | None = None, ending: tuple[str, ...] = (), detail: str = ""
+    replicas: int, *workers: str, ready: int | None = None, ending: Sequence[str] = (), detail: str = ""
 ) -> PoolObservation:
     return PoolObservation(replicas, ready, frozenset(workers), frozenset(ending), detail)
 
@@ -56,7 +57,8 @@ def test_a_count_falls_only_as_far_as_the_highest_ordinals_are_drained() -> None
 
 def test_ordinals_may_start_above_zero_and_have_gaps() -> None:
     wanted = target(2, "w3")
-    assert plan_replicas("highest_ordinal", wanted, frozenset({"w3"}), seen(3, "w1", "w2", "w3")).replicas == 2
+    from_one = PoolObservation(3, None, frozenset({"w1", "w2", "w3"}), first_ordinal=1)
+    assert plan_replicas("highest_ordinal", wanted, frozenset({"w3"}), from_one).replicas == 2
     # w0 is started again: a count of 3 would remove w3, which is drained, and one of 2 would remove w2.
     gap = seen(4, "w1", "w2", "w3")
     assert plan_replicas("highest_ordinal", wanted, frozenset({"w3"}), gap).replicas == 3
@@ -140,6 +142,13 @@ class Controller:
         else:
             self.workers.add(f"w{self.started}")
             self.started += 1
+
+    def evict(self) -> None:
+        """Lose any worker; the controller creates another one of its name where names are numbered."""
+        if self.workers:
+            lost = self.random.choice(sorted(self.workers))
+            for workers in (self.workers, self.serving, self.ending):
+                workers.discard(lost)
 
     def serve(self) -> None:
         starting = sorted(self.workers - self.serving)
@@ -226,6 +235,10 @@ class World:
             self.served = self.serving_at_plan
             self.planned = None
 
+    def evict(self) -> None:
+        if self.controller.rule == "highest_ordinal":  # others replace a worker by one of another name
+            self.controller.evict()
+
     def create(self) -> None:
         self.controller.create()
 
@@ -265,7 +278,7 @@ class World:
         return plan_replicas(self.controller.rule, self.target, frozenset(self.known), state, expired=self.expired).done
 
 
-ACTIONS = ("drain", "report", "restart", "plan", "carry_out", "create", "serve", "mark_ending", "remove")
+ACTIONS = ("drain", "report", "restart", "plan", "carry_out", "create", "serve", "mark_ending", "remove", "evict")
 
 
 @settings(max_examples=400, deadline=None)
@@ -315,6 +328,15 @@ def test_a_deadline_ends_the_wait_for_victims(
     world.settle()
     assert world.controller.workers.isdisjoint(world.victims)
     assert world.done
+
+
+@pytest.mark.parametrize("gone", ["missing", "ending"])
+def test_a_lost_first_worker_does_not_change_which_ones_a_count_removes(gone: str) -> None:
+    """The count is 5 already, and the controller has not removed the drained w5 yet."""
+    names = [f"w{number}" for number in range(6)]
+    wanted, ending = target(4, "w4", "w5"), ["w0"] if gone == "ending" else []
+    state = seen(5, *(names if ending else names[1:]), ending=ending)
+    assert plan_replicas("highest_ordinal", wanted, frozenset({"w5"}), state).replicas == 5
 
 
 @pytest.mark.parametrize("count", [5, 40])

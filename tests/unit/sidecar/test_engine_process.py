@@ -27,6 +27,7 @@ from tests.waiting import until
         ("vllm serve m --shutdown-timeout", True),
         ("vllm serve m --shutdown-timeout 30", False),
         ("vllm serve m --shutdown-timeout=30", False),
+        ("vllm serve m --shutdown_timeout 30", False),
         ("python -m sglang.launch_server", False),
     ],
 )
@@ -39,6 +40,7 @@ def test_a_vllm_without_a_shutdown_timeout_cuts_its_streams(command: str, *, cut
     [
         ("vllm serve m --max-num-seqs 64", 64),
         ("vllm serve m --max-num-seqs=8", 8),
+        ("vllm serve m --max_num_seqs 64", 64),
         ("vllm serve m --max-num-seqs", None),
         ("vllm serve m --max-num-seqs many", None),
         ("vllm serve m", None),

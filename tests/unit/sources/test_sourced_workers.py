@@ -104,6 +104,24 @@ def test_a_worker_is_removed_only_if_another_one_was_heard_long_after_it() -> No
     run(scenario)
 
 
+def test_workers_whose_upstream_is_away_stay_while_others_are_heard() -> None:
+    async def scenario(source: Source) -> None:
+        source.hear("a")
+        record = WorkerRecord("m", "other", "b", "decode", 1)
+        source.workers.heard(record, LatestSamples)
+        source.now_s += 3_600
+        source.hear("a")
+        source.workers.excuse("m", "other")
+        source.workers.remove_silent()
+        assert len(source.workers.names) == 2
+        source.now_s += 3_600
+        source.hear("a")
+        source.workers.remove_silent()
+        assert source.workers.names == [("m", "p", "a")]
+
+    run(scenario)
+
+
 def test_a_successor_takes_workers_over_with_rising_sequences() -> None:
     async def first(source: Source) -> None:
         source.hear("w")

@@ -20,7 +20,7 @@ from loadline.scalers.kubernetes.pods import (
     removed_instead,
 )
 from loadline.scalers.kubernetes.validation import problems_of
-from loadline.scalers.kubernetes.workloads import KubernetesWorkload, WorkloadState, workload_of
+from loadline.scalers.kubernetes.workloads import KubernetesWorkload, WorkloadState, first_ordinal, workload_of
 from loadline.scalers.platform import CountChanged, PlatformError, PlatformWait, PoolKey, PoolObservation
 
 PODS: Final = Resource("", "v1", "Pod", "pods")
@@ -101,6 +101,7 @@ class KubernetesPlatform:
             workers=frozenset(pod.worker for pod in pods if pod.worker),
             ending=frozenset(pod.worker for pod in pods if pod.worker and pod.ending),
             unready=frozenset(pod.worker for pod in pods if pod.worker and not pod.ready),
+            first_ordinal=first_ordinal(reading.content),
             detail=detail,
         )
 

@@ -18,6 +18,7 @@ from loadline.scalers.platform import CountChanged, PlatformError
 
 _CONFLICTS_MAX: Final = 5
 _REPLICAS: Final = parse_place("spec.replicas")
+_FIRST_ORDINAL: Final = parse_place("spec.ordinals.start")
 # Their count is at _REPLICAS, and status.readyReplicas counts the ready ones.
 _USUAL_KINDS: Final = frozenset({"Deployment", "StatefulSet", "LeaderWorkerSet"})
 _ADAPTER_KIND: Final = "DynamoGraphDeploymentScalingAdapter"
@@ -74,6 +75,11 @@ def workload_of(api: KubernetesApi, pool: KubernetesPoolKnobs, namespace: str) -
     if pool.path:
         return CountInside(api, target, parse_place(pool.path))
     return Scalable(api, target)
+
+
+def first_ordinal(content: Object) -> int:
+    """Return the number of an object's first pod, which a StatefulSet may set."""
+    return _count(value_at(content, _FIRST_ORDINAL)) or 0
 
 
 class Scalable:

@@ -1,0 +1,24 @@
+"""Increases of counters whose series come, go and get other labels."""
+
+from loadline.engine_metrics.exposition import Exposition
+from loadline.engine_metrics.increases import Counters
+
+
+def page(**series: float) -> Exposition:
+    return Exposition({"m": dict(series)}, 0, frozenset({"m"}))
+
+
+def increases(*pages: Exposition) -> list[list[tuple[str, float]]]:
+    counters, found = Counters(), []
+    for one in pages:
+        counters.begin(one)
+        found.append(counters.increases("m"))
+    return found
+
+
+def test_a_new_series_of_a_known_metric_counts_from_zero() -> None:
+    assert increases(page(a=100), page(a=110, b=7)) == [[], [("a", 10), ("b", 7)]]
+
+
+def test_series_that_all_get_another_label_yield_nothing_of_their_past() -> None:
+    assert increases(page(a=1_000_000), page(x=1_000_010), page(x=1_000_020)) == [[], [], [("x", 10)]]
