@@ -87,7 +87,7 @@ MUTATIONS: dict[str, Mutation] = {
     "schedules: the whole window": Mutation(
         wrapped(Schedules, "refresh", begin_and_end_early), 68, "S1-minimum", hours=1.0
     ),
-    "schedules: minimum": Mutation(without_limit(ReasonCode.SCHEDULE_FLOOR), 50, "S2-begins", hours=1.0),
+    "schedules: minimum": Mutation(without_limit(ReasonCode.SCHEDULE_MINIMUM), 50, "S2-begins", hours=1.0),
     "scale to zero: idle time": Mutation(wrapped(IdleTracker, "observe", never_busy), 50, "Z1-idle", hours=1.0),
     "scale from zero: first worker": Mutation(
         combined(

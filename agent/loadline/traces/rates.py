@@ -42,7 +42,7 @@ def draw(table: CsvTable, knobs: RateKnobs, seed: int) -> Selection:
     if expected[-1] > REQUESTS_MAX:
         raise too_many_requests(lines, f"{expected[-1]:.0f} requests, more than {REQUESTS_MAX}, are")
     rng = np.random.Generator(np.random.PCG64(random.Random(f"{seed}:rates").getrandbits(128)))  # noqa: S311
-    due = _renewals(float(expected[-1]), knobs.cv if knobs.process == "gamma" else 1.0, rng)
+    due = _renewal_points(float(expected[-1]), knobs.cv if knobs.process == "gamma" else 1.0, rng)
     if due.size == 0:
         raise lines.error("there are no requests", "Take a wider window or a larger scale.")
     arrival_s = np.round(np.interp(due, expected, edges_s) - start_s, 6)
@@ -68,7 +68,7 @@ def _part(one: Bin, knobs: RateKnobs, end_s: float, lines: LineReader) -> _Part:
     return _Part(end_s, one.requests * share * knobs.scale, isl_tokens, osl_tokens)
 
 
-def _renewals(total: float, cv: float, rng: Randomness) -> FloatArray:
+def _renewal_points(total: float, cv: float, rng: Randomness) -> FloatArray:
     """Draw a renewal process up to ``total`` with mean interval 1 and coefficient of variation ``cv`` (1: Poisson).
 
     Points are in expected requests, not seconds, so that one process serves all rates.

@@ -243,4 +243,4 @@ def test_a_request_after_expiry_causes_a_new_decision() -> None:
     world.handle(AnnouncementRequested("m", "s"))
     new = world.stored["m"].decision
     assert new.sequence == old.sequence + 1
-    assert "asked_again" in new.reasons
+    assert "decided_again" in new.reasons

@@ -44,7 +44,7 @@ def test_missing_workers_are_requested_again_once_per_deadline() -> None:
         world.handle(DecisionAnswered(decision.decision_id, "m", decision.epoch, decision.sequence, "s", "done", {}))
         effects += world.run(1)
     assert alarms(effects).count("workers_missing") == 2
-    assert [e.decision.reasons[0] for e in effects if isinstance(e, CommitDecision)].count("asked_again") == 2
+    assert [e.decision.reasons[0] for e in effects if isinstance(e, CommitDecision)].count("decided_again") == 2
 
 
 def test_a_flapping_worker_does_not_stop_other_pools() -> None:

@@ -69,7 +69,7 @@ def test_a_leader_goes_on_from_the_counts_that_its_scaler_keeps(harness: Control
     harness.kv["m"] = 0.7
     again = harness.commit_of(harness.advance(10))
     assert [(t.previous, t.replicas) for t in again.targets] == [(6, 6)], "the next leader reads it from etcd"
-    assert again.reasons[0] == "asked_again"
+    assert again.reasons[0] == "decided_again"
 
 
 def test_counts_above_the_maximum_are_known_to_the_next_decision_which_cancels_them(harness: ControllerHarness) -> None:

@@ -21,9 +21,9 @@ from loadline.core.vocabulary.reasons import ReasonCode
         (2, 6, True, 6, ReasonCode.QUEUEING_LEADS),
         (3, 1, True, 1, ReasonCode.QUEUEING_LEADS),
         (2, 1, True, 1, ReasonCode.QUEUEING_LEADS),
-        (3, 3, True, 3, ReasonCode.QUEUEING_STAYS),
-        (2, 3, True, 3, ReasonCode.QUEUEING_STAYS),
-        (2, 3, False, 3, ReasonCode.QUEUEING_STAYS),
+        (3, 3, True, 3, ReasonCode.QUEUEING_KEEPS),
+        (2, 3, True, 3, ReasonCode.QUEUEING_KEEPS),
+        (2, 3, False, 3, ReasonCode.QUEUEING_KEEPS),
     ],
 )
 def test_the_first_matching_row_decides(
@@ -43,7 +43,7 @@ def test_without_one_recommendation_the_other_decides(wanted: int, *, shrink_saf
 
 @pytest.mark.parametrize("current", [0, 3])
 def test_without_any_recommendation_the_count_is_kept(current: int) -> None:
-    assert arbitrate(current, None, None, shrink_safe=True) == Arbitration(current, ReasonCode.NO_OPINION)
+    assert arbitrate(current, None, None, shrink_safe=True) == Arbitration(current, ReasonCode.NO_RECOMMENDATION)
 
 
 @pytest.mark.parametrize("saturation", [None, 0, 1, 2, 3, 4, 5])

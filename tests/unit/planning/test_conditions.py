@@ -172,8 +172,8 @@ def test_a_budget_that_prevents_a_shrink_is_not_a_shortage() -> None:
         ((ReasonCode.SATURATION_ALONE, ReasonCode.TRAFFIC_UNKNOWN), "CapacityOnlyMode"),
         ((ReasonCode.SATURATION_ALONE, ReasonCode.PROFILE_UNUSABLE), "CapacityOnlyMode"),
         ((ReasonCode.QUEUEING_ALONE, ReasonCode.NO_DATA), "OptimizationSucceeded"),
-        ((ReasonCode.NO_OPINION, ReasonCode.NO_DATA, ReasonCode.TRAFFIC_UNKNOWN), "MetricsUnavailable"),
-        ((ReasonCode.SATURATION_ALONE, ReasonCode.NO_OPINION), "MetricsUnavailable"),
+        ((ReasonCode.NO_RECOMMENDATION, ReasonCode.NO_DATA, ReasonCode.TRAFFIC_UNKNOWN), "MetricsUnavailable"),
+        ((ReasonCode.SATURATION_ALONE, ReasonCode.NO_RECOMMENDATION), "MetricsUnavailable"),
     ],
 )
 def test_missing_inputs_of_one_planner_are_no_failure_if_the_other_decides(

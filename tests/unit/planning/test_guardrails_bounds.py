@@ -11,7 +11,7 @@ from tests.support.guardrail_harness import MINUTE_MS, A, GuardrailHarness
 
 EMPTY = PoolKnobs("a", "decode", replicas_min=0)
 IDLE = Bound(ReasonCode.IDLE, maximum=0, numbers={"idle_ms": 1.0})
-FLOOR = Bound(ReasonCode.SCHEDULE_FLOOR, minimum=4, numbers={"left_ms": 1.0})
+MINIMUM = Bound(ReasonCode.SCHEDULE_MINIMUM, minimum=4, numbers={"left_ms": 1.0})
 
 
 def kept(harness: GuardrailHarness, bound: Bound, **proposed: int) -> tuple[dict[str, int], list[str]]:
@@ -44,13 +44,13 @@ def test_an_idle_model_keeps_its_workers_without_data_and_its_minimum() -> None:
 def test_a_temporary_minimum_applies_without_step_or_cooldown() -> None:
     harness = GuardrailHarness(EMPTY, current=0, step_up_max=1, cooldown_up_ms=MINUTE_MS)
     harness.pool("a").scaled_down_at_ms = START
-    assert kept(harness, FLOOR) == ({"a": 4}, ["a:schedule_floor"])
-    assert kept(harness, FLOOR, a=5)[0] == {"a": 4}
+    assert kept(harness, MINIMUM) == ({"a": 4}, ["a:schedule_minimum"])
+    assert kept(harness, MINIMUM, a=5)[0] == {"a": 4}
 
 
 def test_maximum_replicas_override_a_temporary_minimum() -> None:
     least = PoolKnobs("a", "decode", replicas_max=3)
-    assert kept(GuardrailHarness(least, current=1), FLOOR) == ({"a": 3}, ["a:replicas_max", "a:schedule_floor"])
+    assert kept(GuardrailHarness(least, current=1), MINIMUM) == ({"a": 3}, ["a:replicas_max", "a:schedule_minimum"])
 
 
 @pytest.mark.parametrize(("wanted", "target", "applied"), [(2, 3, ["a:replacement_not_ready"]), (3, 3, []), (4, 4, [])])
@@ -63,7 +63,7 @@ def test_workers_stay_until_those_that_replace_them_are_ready(wanted: int, targe
     assert (draft.targets, [f"{r.pool}:{r.code}" for r in draft.limits]) == ({"a": target}, applied)
 
 
-@pytest.mark.parametrize(("wanted", "target", "applied"), [(2, 3, ["a:schedule_floor"]), (3, 3, []), (4, 4, [])])
+@pytest.mark.parametrize(("wanted", "target", "applied"), [(2, 3, ["a:schedule_minimum"]), (3, 3, []), (4, 4, [])])
 def test_the_minimum_of_a_schedule_holds_in_its_window(wanted: int, target: int, applied: list[str]) -> None:
     harness = GuardrailHarness(A)
     harness.pool("a").schedule_minimum = ScheduleMinimum(3, harness.now + 5_000)
@@ -73,5 +73,5 @@ def test_the_minimum_of_a_schedule_holds_in_its_window(wanted: int, target: int,
 
 
 def test_a_bound_without_effect_gives_no_reason() -> None:
-    assert kept(GuardrailHarness(A), FLOOR, a=4) == ({"a": 4}, [])
+    assert kept(GuardrailHarness(A), MINIMUM, a=4) == ({"a": 4}, [])
     assert kept(GuardrailHarness(EMPTY, current=0), IDLE) == ({"a": 0}, [])

@@ -78,11 +78,11 @@ class HybridHarness:
         ({"a": 4}, {"a": 7}, False, None, ReasonCode.SATURATION_VETO),
         ({"a": 4}, {"a": 5}, False, None, ReasonCode.SHRINK_UNSAFE),
         ({"a": 4}, {"a": 5}, True, 4, ReasonCode.QUEUEING_LEADS),
-        ({"a": 5}, {"a": 3}, True, None, ReasonCode.QUEUEING_STAYS),
+        ({"a": 5}, {"a": 3}, True, None, ReasonCode.QUEUEING_KEEPS),
         ({}, {"a": 3}, True, 3, ReasonCode.SATURATION_ALONE),
         ({}, {"a": 7}, False, 7, ReasonCode.SATURATION_ALONE),
         ({"a": 3}, {}, False, 3, ReasonCode.QUEUEING_ALONE),
-        ({}, {}, False, None, ReasonCode.NO_OPINION),
+        ({}, {}, False, None, ReasonCode.NO_RECOMMENDATION),
     ],
 )
 def test_arbitration_selects_the_count_of_a_pool(

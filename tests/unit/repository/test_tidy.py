@@ -23,6 +23,8 @@ QUESTION_WORDS: Final = frozenset(
     }
 )  # fmt: skip
 """First words of docstrings that describe no action and no thing."""
+NAMES_OF_OTHERS: Final = re.compile(r"\b(kv_spare_trigger|queue_spare_trigger|wva_spare_capacity|gpu_wish_ttl_ms)\b")
+"""Keys and metrics of llm-d's WVA, and the former name of a key that is refused with a remedy."""
 SOURCES: Final = sorted(PACKAGE.rglob("*.py"))
 ANY_FUNCTION: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 DOCUMENTED: Final = (ast.Module, ast.ClassDef, *ANY_FUNCTION)
@@ -98,7 +100,8 @@ def test_the_glossary_bans_words() -> None:
 
 @pytest.mark.parametrize("folder", ["agent", "docs", "README.md"])
 def test_no_banned_word_is_used(folder: str) -> None:
-    banned = re.compile(rf"(?<![A-Za-z_])({'|'.join(map(re.escape, banned_words()))})(?![A-Za-z_])", re.IGNORECASE)
+    """Find the words in prose, and as a part of an identifier between underscores."""
+    banned = re.compile(rf"(?<![A-Za-z])({'|'.join(map(re.escape, banned_words()))})(?![A-Za-z])", re.IGNORECASE)
     place = ROOT / folder
     paths = [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.suffix in {".py", ".md"})
     found = [
@@ -106,7 +109,7 @@ def test_no_banned_word_is_used(folder: str) -> None:
         for path in paths
         if path.name != "glossary.md"
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
-        for match in banned.finditer(line)
+        for match in banned.finditer(NAMES_OF_OTHERS.sub("", line))
     ]
     assert found == []
 

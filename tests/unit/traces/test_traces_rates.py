@@ -142,6 +142,6 @@ def test_too_many_requests_are_refused(tmp_path: Path) -> None:
 
 
 def test_few_very_bursty_requests_are_drawn() -> None:
-    drawn = [rates._renewals(1.0, 20.0, np.random.default_rng(seed)) for seed in range(200)]
+    drawn = [rates._renewal_points(1.0, 20.0, np.random.default_rng(seed)) for seed in range(200)]
     assert all(float(points.max(initial=0.0)) < 1 for points in drawn)
     assert max(points.size for points in drawn) > 50

@@ -42,7 +42,7 @@ def arbitrate(current: int, saturation: int | None, queueing: int | None, *, shr
         shrink_safe: True if the pool with one worker fewer can carry its load.
     """
     if queueing is None:
-        neither = Arbitration(current, ReasonCode.NO_OPINION)
+        neither = Arbitration(current, ReasonCode.NO_RECOMMENDATION)
         return neither if saturation is None else Arbitration(saturation, ReasonCode.SATURATION_ALONE)
     if saturation is None:
         return Arbitration(queueing, ReasonCode.QUEUEING_ALONE)
@@ -52,4 +52,4 @@ def arbitrate(current: int, saturation: int | None, queueing: int | None, *, shr
         return Arbitration(current, ReasonCode.SHRINK_UNSAFE)
     if queueing == current < saturation:
         return Arbitration(saturation, ReasonCode.SATURATION_LEADS)
-    return Arbitration(queueing, ReasonCode.QUEUEING_STAYS if queueing == current else ReasonCode.QUEUEING_LEADS)
+    return Arbitration(queueing, ReasonCode.QUEUEING_KEEPS if queueing == current else ReasonCode.QUEUEING_LEADS)

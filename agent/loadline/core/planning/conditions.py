@@ -46,7 +46,7 @@ _BY_CODE: Final[tuple[tuple[ConditionReason, bool, dict[ReasonCode, str]], ...]]
             ReasonCode.TRAFFIC_UNKNOWN: "check that frontends report",
             ReasonCode.ENGINE_LEARNING: "",
             ReasonCode.LOAD_LEARNING: "wait until workers have reported more latencies",
-            ReasonCode.NO_OPINION: "see the reasons of both",
+            ReasonCode.NO_RECOMMENDATION: "see the reasons of both",
         },
     ),
     (
@@ -201,7 +201,7 @@ def _optimization(
             continue
         if effect.reason == "ResourceConstrained" and not _lowers_count(reason):
             continue
-        is_missing = effect.reason in _MISSING_INPUTS and reason.code is not ReasonCode.NO_OPINION
+        is_missing = effect.reason in _MISSING_INPUTS and reason.code is not ReasonCode.NO_RECOMMENDATION
         if is_missing and any(one.code in _ONE_PLANNER_DECIDES for one in recommendation.reasons):
             continue
         if _is_empty_as_intended(model, reason, now):

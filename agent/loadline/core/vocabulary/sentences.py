@@ -10,7 +10,7 @@ SENTENCES: Final[dict[str, str]] = {
     "prefill_queue_low": "mean prefill queue {mean:.2f} is below {threshold:g}",
     "kv_usage_high": "mean KV load {mean:.2f} exceeds {threshold:g}",
     "kv_usage_low": "mean KV load {mean:.2f} is below {threshold:g}",
-    "asked_again": (
+    "decided_again": (
         "the target is decided again: a scaler requested it, its platform removes other workers, a worker must drain, "
         "the number of workers differs from the target, or etcd has lost the decision"
     ),
@@ -56,7 +56,7 @@ SENTENCES: Final[dict[str, str]] = {
         "requests have waited for {queued_ms:time} at half of the {ready:g} workers or more; {waiting:g} wait and "
         "{running:g} run"
     ),
-    "throughput_floor": "{wanted:g} raised to {allowed:g}: the forecast traffic needs it",
+    "throughput_minimum": "{wanted:g} raised to {allowed:g}: the forecast traffic needs it",
     "queueing_target": (
         "{requests_per_s:.2f} requests/s of {isl_tokens:.0f} input and {osl_tokens:.0f} output tokens are expected, "
         "and {backlog_requests_per_s:.2f} requests/s of backlog; the pool gets {takes:.2f} of these, one worker serves "
@@ -69,7 +69,7 @@ SENTENCES: Final[dict[str, str]] = {
         "load needs {held:.2f} of {workers:g} workers at its recent peak, below a utilisation of {threshold:g} with "
         "fewer: {wanted:g} workers needed"
     ),
-    "spare_capacity": (
+    "headroom_capacity": (
         "{unsaturated:g} of {workers:g} workers are not saturated, with a headroom of {kv:.2f} KV usage and "
         "{waiting:.1f} waiting requests each: {wanted:g} workers needed"
     ),
@@ -177,10 +177,10 @@ SENTENCES: Final[dict[str, str]] = {
     "shrink_unsafe": ("the queueing model recommends {queueing:g}, but one worker fewer would saturate the others"),
     "saturation_leads": ("saturation recommends {saturation:g}, the queueing model no more than {queueing:g}"),
     "queueing_leads": "the queueing model recommends {queueing:g}, saturation {saturation:g}",
-    "queueing_stays": ("the queueing model needs all {queueing:g} workers, saturation recommends {saturation:g}"),
+    "queueing_keeps": ("the queueing model needs all {queueing:g} workers, saturation recommends {saturation:g}"),
     "saturation_alone": ("the queueing model has no recommendation, saturation recommends {saturation:g}"),
     "queueing_alone": ("saturation has no recommendation, the queueing model recommends {queueing:g}"),
-    "no_opinion": "neither saturation nor the queueing model has a recommendation",
+    "no_recommendation": "neither saturation nor the queueing model has a recommendation",
     "engine_learning": "no engine profile is configured, and too few iterations have been measured",
     "capacity_learning": (
         "it is not known yet what a worker serves within the objectives: no scale-down; {needed:.2f} workers are "
@@ -244,7 +244,7 @@ SENTENCES: Final[dict[str, str]] = {
     "pending_unreached": "{missing:g} requested workers are not ready within their deadline",
     "idle": "{wanted:g} limited to {allowed:g}: the model has had no requests for {idle_ms:time}",
     "last_worker": ("{wanted:g} raised to {allowed:g}: each role keeps a worker until the model scales to zero"),
-    "schedule_floor": ("{wanted:g} raised to {allowed:g}: the minimum of a schedule that ends in {left_ms:time}"),
+    "schedule_minimum": ("{wanted:g} raised to {allowed:g}: the minimum of a schedule that ends in {left_ms:time}"),
     "unaccepted": "{wanted:g} held at {allowed:g}: no scaler has accepted the last scale-down",
     "drain_limit": "{wanted:g} raised to {allowed:g}: at most {drains_max:g} workers of a pool drain at once",
     "unnumbered_worker": (

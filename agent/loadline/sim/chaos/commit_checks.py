@@ -112,7 +112,7 @@ class CommitCheck:
         guard = self.model.effective_guardrails
         if self._has_reason(pool, ReasonCode.REPLICAS_MIN, ReasonCode.GPU_BUDGET_RECONCILE):
             return  # bounds take precedence over the step
-        scheduled = pool.schedule_minimum.replicas if self._has_reason(pool, ReasonCode.SCHEDULE_FLOOR) else 0
+        scheduled = pool.schedule_minimum.replicas if self._has_reason(pool, ReasonCode.SCHEDULE_MINIMUM) else 0
         minimum = max(scheduled, int(self._has_reason(pool, ReasonCode.FIRST_WORKER)))
         if target.replicas > max(target.previous + guard.step_up_max, minimum):
             self.report("I5-step", f"{pool.name} from {target.previous} to {target.replicas}")

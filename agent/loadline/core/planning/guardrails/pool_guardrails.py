@@ -111,7 +111,7 @@ def schedule_minimum(pool: PoolProposal) -> None:
     """Keep to the minimum of a schedule in its window."""
     minimum = pool.pool.schedule_minimum
     if pool.target < minimum.replicas:
-        pool.limit(ReasonCode.SCHEDULE_FLOOR, minimum.replicas, left_ms=minimum.ends_at_ms - pool.now)
+        pool.limit(ReasonCode.SCHEDULE_MINIMUM, minimum.replicas, left_ms=minimum.ends_at_ms - pool.now)
 
 
 def replica_bounds(pool: PoolProposal) -> None:

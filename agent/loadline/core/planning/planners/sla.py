@@ -133,5 +133,5 @@ class SlaPlanner(TrafficPlanner):
         reasons = [*size.reasons(self.demand.next_sizing_ms, now), *reasons]
         if wanted < size.replicas:
             numbers = {"wanted": wanted, "allowed": size.replicas}
-            reasons = [Reason.of(ReasonCode.THROUGHPUT_FLOOR, pool.name, **numbers), *reasons]
+            reasons = [Reason.of(ReasonCode.THROUGHPUT_MINIMUM, pool.name, **numbers), *reasons]
         return size.replicas, reasons

@@ -47,7 +47,7 @@ def propose(
         )
         for pool in model.pools.values()
     )
-    reasons = [Reason(ReasonCode.ASKED_AGAIN)] if model.reconcile else []
+    reasons = [Reason(ReasonCode.DECIDED_AGAIN)] if model.reconcile else []
     model.reconcile = False
     reasons += [r for r in recommendation.reasons if not r.pool or r.pool in recommendation.targets]
     reasons += proposal.limits

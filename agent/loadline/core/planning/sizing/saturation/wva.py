@@ -82,7 +82,7 @@ class WvaSaturation(Struct):
         for pool in pools:
             current = pool.effective_target(now)
             reason = Reason.of(
-                ReasonCode.SPARE_CAPACITY,
+                ReasonCode.HEADROOM_CAPACITY,
                 pool.name,
                 kv=analysis.kv_headroom,
                 waiting=analysis.queue_headroom,
