@@ -83,6 +83,15 @@ class AgentState(Struct):
         """True if another agent leads the models, and this one does not receive their reports."""
         return self.leadership.candidacy is not None and not self.leading and not self.followed
 
+    def begin_acting(self, now: int) -> None:
+        """Record ``now`` (ms) as the time since which this agent leads and has read registry and decisions, if it has.
+
+        The time remains until it loses the lead.
+        """
+        known = self.registry_read and self.decisions_read
+        if self.acting_since_ms < 0 and known and self.leadership.may_commit(now):
+            self.acting_since_ms = now
+
     def settled(self, model: Model, now: int) -> bool:
         """Return True if this agent may decide and knows the current targets of a model.
 

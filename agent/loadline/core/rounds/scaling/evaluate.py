@@ -35,8 +35,13 @@ def evaluate(context: ScalingContext, name: str, now: int) -> Evaluation:
     recommendation, effects = _run_planner(context, model, now)
     if schedule_changes_at_ms is not None:
         model.plan_at_ms = min(model.plan_at_ms, schedule_changes_at_ms)
+    bounds: Mapping[str, Bound] = NO_BOUNDS
+    if not all(pool.knobs.replicas_min for pool in model.pools.values()):
+        idle_after_ms = _idle_after_ms(context, model)
+        _observe_idle(model, idle_after_ms, now)
+        bounds = model.idle.bounds(model, recommendation.targets, idle_after_ms, now)
     failed = any(reason.code is ReasonCode.PLANNER_FAILED for reason in recommendation.reasons)
-    return Evaluation(model, recommendation, _bounds(context, model, recommendation, now), effects, failed)
+    return Evaluation(model, recommendation, bounds, effects, failed)
 
 
 def _run_planner(context: ScalingContext, model: ModelState, now: int) -> tuple[Recommendation, list[Effect]]:
@@ -59,17 +64,16 @@ def _run_planner(context: ScalingContext, model: ModelState, now: int) -> tuple[
     return recommendation, [FitForecast(model.name, request.request, request.queries)]
 
 
-def _bounds(
-    context: ScalingContext, model: ModelState, recommendation: Recommendation, now: int
-) -> Mapping[str, Bound]:
-    """Return the temporary bounds of a model that may scale to zero."""
-    if all(pool.knobs.replicas_min for pool in model.pools.values()):
-        return NO_BOUNDS
-    idle, after_ms = model.idle, context.models[model.name].scale_to_zero_after_ms
+def _idle_after_ms(context: ScalingContext, model: ModelState) -> int:
+    """Return the idle time after which a model scales to zero; 0: never, as while a schedule is active."""
     if any(pool.schedule_minimum.replicas for pool in model.pools.values()):
-        after_ms = 0  # no scale to zero while a schedule is active
-    idle.observe(model, now)
-    idle_at_ms = idle.idle_at_ms(after_ms)
+        return 0
+    return context.models[model.name].scale_to_zero_after_ms
+
+
+def _observe_idle(model: ModelState, idle_after_ms: int, now: int) -> None:
+    """Record if a model has work, and have it planned again when it scales to zero if it stays idle."""
+    model.idle.observe(model, now)
+    idle_at_ms = model.idle.idle_at_ms(idle_after_ms)
     if idle_at_ms is not None and idle_at_ms > now:
         model.plan_at_ms = min(model.plan_at_ms, idle_at_ms)
-    return idle.bounds(model, recommendation.targets, after_ms, now)

@@ -11,8 +11,6 @@ def unsettled(state: AgentState, model: ModelState, now: int) -> Reason | None:
         return Reason(ReasonCode.NOT_LEADER)
     if not (state.registry_read and state.decisions_read):
         return Reason(ReasonCode.NOT_SETTLED)
-    if state.acting_since_ms < 0:
-        state.acting_since_ms = now
     return None if state.settled(model, now) else Reason(ReasonCode.NOT_SETTLED)
 
 

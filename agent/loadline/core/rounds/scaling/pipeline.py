@@ -72,6 +72,7 @@ class ScalingPipeline:
         """Turn a recommendation into a decision, an advice or a hold."""
         context, state = self._context, self._context.state
         model, recommendation = evaluation.model, evaluation.recommendation
+        state.begin_acting(now)
         unsettled = gate.unsettled(state, model, now)
         if unsettled is not None:
             clear_wait(context, model)
