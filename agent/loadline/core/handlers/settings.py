@@ -66,6 +66,7 @@ def settings_changed(turn: Turn, planners: dict[str, Planner], settings: Setting
     if added and state.leading:
         state.reread_decisions(turn.now)
     turn.mark_all_changed()
+    state.apply_settings(settings)
     state.count("settings_changed")
     return {knobs.name: _planner(state, planners.get(knobs.name), settings, knobs) for knobs in settings.models}
 

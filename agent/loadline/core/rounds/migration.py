@@ -16,7 +16,6 @@ from loadline.core.migration.failure_domains import DomainMember
 from loadline.core.migration.in_flight import InFlightMigration
 from loadline.core.migration.knobs import DRAIN
 from loadline.core.migration.memory import worker_key
-from loadline.core.migration.model_state import ModelMigrationState
 from loadline.core.migration.name_codes import NameCodes
 from loadline.core.migration.policies import build_policy
 from loadline.core.migration.worker_table import WorkerTable
@@ -50,13 +49,6 @@ class MigrationPipeline:
         self._tpot_profiles = settings.tpot_profiles
         self._nodes, self._units = NameCodes(), NameCodes()
         self._groups: dict[str, list[MigrationGroup]] = {}
-        for name, model in state.fleet.models.items():
-            knobs = self._knobs.get(name)
-            if knobs is not None:
-                model.migration.apply_settings({pool.name: pool.role for pool in knobs.pools}, knobs.migration)
-            elif model.migration.knobs is not None:
-                model.migration = ModelMigrationState()
-                state.migration.in_flight.remove_model(name)
 
     def plan(self, refreshed: Sequence[str], now: int) -> list[Effect]:
         """Plan the models whose totals were refreshed in this turn and those that are due; return the commands."""

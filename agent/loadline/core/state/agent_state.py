@@ -10,7 +10,8 @@ from loadline.core.decisions.presence import Presence
 from loadline.core.fleet.fleet import Fleet, Model
 from loadline.core.fleet.pool import DRAINS_MAX
 from loadline.core.migration.memory import MigrationMemory
-from loadline.core.planning.allocation.fleet_allocation import FleetAllocation
+from loadline.core.migration.model_state import ModelMigrationState
+from loadline.core.planning.allocation.fleet_allocation import FleetAllocation, terms_of
 from loadline.core.planning.allocation.fleet_budget import FleetBudget
 from loadline.core.planning.allocation.supplies import Supplies, Tenant, supplies_of
 from loadline.core.planning.planners import PLANNERS, Planner
@@ -138,11 +139,24 @@ class AgentState(Struct):
         self.gpus.forget(name)
         self.migration.in_flight.remove_model(name)
 
+    def apply_settings(self, settings: Settings) -> None:
+        """Apply the settings of migration and of allocation, once the fleet has the configured models and pools."""
+        for knobs in settings.models:
+            model = self.fleet.models[knobs.name]
+            if knobs.migration.enabled:
+                model.migration.apply_settings({pool.name: pool.role for pool in knobs.pools}, knobs.migration)
+            elif model.migration.knobs is not None:
+                model.migration = ModelMigrationState()
+                self.migration.in_flight.remove_model(knobs.name)
+        if not settings.only_migration:
+            supplies = limited_supplies(settings, self.fleet)
+            self.allocation.apply_terms(terms_of(self.fleet, supplies, settings.allocation))
+
 
 def initial_state(settings: Settings) -> AgentState:
     """Return the state of an agent at its start."""
     knobs = settings.leadership
-    return AgentState(
+    state = AgentState(
         fleet=ModelFleet(
             knobs=settings.fleet,
             models={model.name: new_model(settings, model) for model in settings.models},
@@ -159,6 +173,8 @@ def initial_state(settings: Settings) -> AgentState:
         drains=Drains(settings.drain),
         presence=Presence(knobs.lease_ttl_s, knobs.retry_ms) if settings.sharing.presence else None,
     )
+    state.apply_settings(settings)
+    return state
 
 
 def limited_supplies(settings: Settings, fleet: Fleet) -> Supplies:

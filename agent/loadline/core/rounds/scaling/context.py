@@ -4,7 +4,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from loadline.core.planning.allocation.fleet_allocation import terms_of
 from loadline.core.planning.allocation.gpu_ledger import GpuLedger, gpu_ledger_of
 from loadline.core.planning.planners import Planner
 from loadline.core.planning.schedules import Schedules
@@ -38,7 +37,6 @@ class ScalingContext:
         self.allocation = settings.allocation
         self.supplies = limited_supplies(settings, state.fleet)
         self.schedules = {model.name: Schedules(model.pools, settings.zones) for model in settings.models}
-        state.allocation.apply_terms(terms_of(state.fleet, self.supplies, self.allocation))
 
     def gpu_ledger(self, now: int) -> GpuLedger | None:
         """Return the GPUs of all models at ``now`` (ms); None if no budget or supply limits them."""
