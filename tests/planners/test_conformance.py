@@ -323,14 +323,14 @@ def test_under_constant_demand_the_counts_converge(name: str, roles: tuple[Role,
     """
     planner, world = make(name), make_harness(roles)
     for pool in world.model.pools.values():
-        pool.desired = 3
+        pool.decided = 3
     history: list[tuple[int, ...]] = []
     for step in range(LONG_STEPS):
         for pool in world.model.pools.values():
             kv = min(1.0, demand / pool.ready)
             ingest_load(world, pool.name, kv, queued_requests(kv, step) if pool.knobs.role != "decode" else 0, demand)
         for pool_name, count in evaluate(planner, world).targets.items():
-            world.pool(pool_name).set_desired(max(1, min(8, count)), world.now)
+            world.pool(pool_name).set_decided(max(1, min(8, count)), world.now)
         if step % 10 == 0:
             apply_targets(world)
         history.append(tuple(pool.ready for pool in world.model.pools.values()))
@@ -353,7 +353,7 @@ def queued_requests(busy: float, step: int) -> int:
 
 def apply_targets(world: FleetHarness) -> None:
     for pool in world.model.pools.values():
-        assert pool.desired is not None
-        while pool.ready > pool.desired:
+        assert pool.decided is not None
+        while pool.ready > pool.decided:
             world.remove_newest(pool.name)
-        world.add_workers(pool.name, pool.desired - pool.ready)
+        world.add_workers(pool.name, pool.decided - pool.ready)

@@ -77,7 +77,7 @@ def run(planner: Planner, world: PlainEngines, seconds: int, requests_per_s: flo
     for _ in range(seconds // STEP_S):
         world.serve(requests_per_s)
         for name, count in evaluate(planner, world).targets.items():
-            world.pool(name).set_desired(max(1, min(16, count)), world.now)
+            world.pool(name).set_decided(max(1, min(16, count)), world.now)
         apply_targets(world)
         for pool in world.model.pools.values():
             highest[pool.knobs.role] = max(highest.get(pool.knobs.role, 0), pool.ready)

@@ -82,6 +82,6 @@ def test_no_worker_that_serves_is_ended_and_counts_converge(seed: int, monkeypat
     pools = leader.controller.state.fleet.models["split"].pools
     started = {name: sum(record.home == name for record in workers) for name in pools}
     serving = {name: sum(record.pool == name for record in workers) for name in pools}
-    assert {name: pool.desired for name, pool in pools.items()} == started
+    assert {name: pool.decided for name, pool in pools.items()} == started
     assert {name: pool.target for name, pool in pools.items()} == serving
     assert {name: pool.ready for name, pool in pools.items()} == serving

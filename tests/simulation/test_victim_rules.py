@@ -62,7 +62,7 @@ class RuleWorld:
         for model, state in leader.controller.state.fleet.models.items():
             for name, pool in state.pools.items():
                 serving = sum(worker.serving for worker in self.world.workers_of((model, name)))
-                assert serving == pool.desired == pool.ready, f"{model}/{name}"
+                assert serving == pool.decided == pool.ready, f"{model}/{name}"
             assert leader.controller.state.ledger.entries[model].state == "applied"
 
 

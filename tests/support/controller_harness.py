@@ -85,7 +85,7 @@ class ControllerHarness:
         return commit.decision
 
     def desired(self, model: str = "m") -> int | None:
-        return self.controller.state.fleet.models[model].pools["decode"].desired
+        return self.controller.state.fleet.models[model].pools["decode"].decided
 
 
 def leading() -> ControllerHarness:

@@ -113,5 +113,5 @@ class FluidFleet:
             self._publish(f"drained.{drain.worker}", names)
             self._items.append(StepItem(gone=drain.worker))
         for pool, counts in self.counts.items():
-            desired = self.stepper.controller.state.fleet.models["m"].pools[pool].desired
+            desired = self.stepper.controller.state.fleet.models["m"].pools[pool].decided
             counts.append(len(self._workers[pool]) if desired is None else desired)

@@ -27,7 +27,7 @@ class GuardrailHarness(FleetHarness):
 
     def set_current(self, name: str, count: int, *, quorate: bool = True) -> None:
         pool = self.pool(name)
-        pool.desired = count
+        pool.decided = count
         self.add_workers(name, count)
         pool.ready_changed_at_ms = -1
         self.report(name, silent=0 if quorate else count)

@@ -29,7 +29,7 @@ class IdleHarness(FleetHarness):
         self.idle = IdleTracker()
         self.after_ms = after_ms
         for pool in pools:
-            self.pool(pool.name).desired = workers
+            self.pool(pool.name).decided = workers
 
     def report_traffic(self, seconds: int = 1, frontends: Sequence[str] = ("f",), **fields: int) -> None:
         """Repeat the same reports of frontends and workers for some seconds."""

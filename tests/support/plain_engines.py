@@ -57,7 +57,7 @@ class PlainEngines(FleetHarness):
         self.running = dict.fromkeys(self.model.pools, 0.0)
         self._fraction = 0.0
         for pool in self.model.pools.values():
-            pool.set_desired(pool.ready, self.now)
+            pool.set_decided(pool.ready, self.now)
             if profiled:
                 pool.engine = EngineProfile(linear=LINES)
 

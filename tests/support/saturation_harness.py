@@ -32,7 +32,7 @@ class SaturationHarness(FleetHarness):
         super().__init__(pools or (POOL,), workers)
         self.planner = SaturationPlanner(SaturationKnobs(**knobs))  # type: ignore[arg-type]
         for pool in self.model.pools.values():
-            pool.set_desired(workers, self.now)
+            pool.set_decided(workers, self.now)
 
     def report_each(self, pool: str, *workers: ReportedLoad | None) -> None:
         """Report the given load of each worker; None: no report."""
@@ -66,7 +66,7 @@ class SaturationHarness(FleetHarness):
         """Apply the targets at once; return the number of changed pools."""
         for name, count in recommendation.targets.items():
             pool = self.pool(name)
-            pool.set_desired(count, self.now)
+            pool.set_decided(count, self.now)
             while pool.ready > count:
                 self.remove_newest(name)
             self.add_workers(name, count - pool.ready)

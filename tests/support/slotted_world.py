@@ -41,7 +41,7 @@ class SlottedWorld:
         self.slots = slots
         self.world = FleetHarness([PoolKnobs(role, role, replicas_max=50) for role in roles], 2)
         for pool in self.world.model.pools.values():
-            pool.desired = 2
+            pool.decided = 2
             self._set_slots(pool)
         self.planner, self.latencies, self.early = planner, latencies, early
         self.queues = {
@@ -57,12 +57,12 @@ class SlottedWorld:
             self.last = self.planner.plan(self.world.refresh(), self.world.now)
             for name, count in self.last.targets.items():
                 pool = self.world.pool(name)
-                pool.set_desired(count, self.world.now)
+                pool.set_decided(count, self.world.now)
                 self.world.add_workers(name, count - pool.ready)
                 self._set_slots(pool)
                 while pool.ready > count:
                     self.world.remove_newest(name)
-        return {name: pool.desired or 0 for name, pool in self.world.model.pools.items()}
+        return {name: pool.decided or 0 for name, pool in self.world.model.pools.items()}
 
     def reasons(self, code: ReasonCode) -> list[str]:
         """Return the sentences of a reason of the last recommendation."""

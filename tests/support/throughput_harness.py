@@ -26,7 +26,7 @@ class ThroughputHarness:
         pools = [PoolKnobs("p", "prefill", replicas_max=50), PoolKnobs("d", "decode", replicas_max=50)]
         self.world = FleetHarness(pools, workers)
         for pool in self.world.model.pools.values():
-            pool.engine, pool.desired = ENGINE, workers
+            pool.engine, pool.decided = ENGINE, workers
         self.planner = ThroughputPlanner(knobs)
         self.sequence = 0
         self.questions = 0

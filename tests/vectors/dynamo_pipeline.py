@@ -73,11 +73,11 @@ def _observe(harness: FleetHarness, given: dict[str, Any], observation: dict[str
             raise NotCovered("of several workers the original takes the fullest, the planner here their mean")
         pool = harness.pool(role)
         harness.add_workers(role, count - len(pool.workers))
-        if pool.desired is None:
-            pool.set_desired(count, harness.now)
+        if pool.decided is None:
+            pool.set_decided(count, harness.now)
         expected = observation.get("expected", observation["counts"])[at]
-        if expected != pool.desired:
-            pool.set_desired(expected, harness.now)
+        if expected != pool.decided:
+            pool.set_decided(expected, harness.now)
     (prefill,), (decode,) = observation["prefill"], observation["decode"]
     harness.report("prefill", waiting=round(prefill["qpt"] / given["p_caps"]["ctx"] * PARTS))
     harness.report("decode", kv=decode["kv"] / given["d_caps"]["kv"] * KV_SCALE)

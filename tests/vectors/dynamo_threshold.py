@@ -37,7 +37,7 @@ def step(given: dict[str, Any]) -> dict[str, Any]:
     harness = FleetHarness([_pool(given, key) for key in POOLS], workers=0)
     for key, name in POOLS.items():
         harness.add_workers(name, given.get(f"{key}_at_start", given[key]))
-        harness.pool(name).set_desired(given.get(f"{key}_at_start", given[key]), harness.now)
+        harness.pool(name).set_decided(given.get(f"{key}_at_start", given[key]), harness.now)
     # The last sample arrives before the next one is due, so it counts once.
     interval_ms = (samples - 1) * PULL_MS - 1
     planner = ThresholdPlanner(
@@ -71,7 +71,7 @@ def _change(harness: FleetHarness, given: dict[str, Any]) -> None:
     for key, name in POOLS.items():
         change = given[key] - given.get(f"{key}_at_start", given[key])
         if change:
-            harness.pool(name).set_desired(given[key], harness.now)
+            harness.pool(name).set_decided(given[key], harness.now)
         harness.add_workers(name, max(0, change))
         for _ in range(-change):
             harness.remove_newest(name)

@@ -41,7 +41,7 @@ def scale_to_zero(given: dict[str, Any]) -> dict[str, int]:
         cost = given.get("costs", {}).get(name, 1.0)
         world.pool(name).accelerator = AcceleratorKnobs(name, cost_per_hour=cost)
         world.add_workers(name, replicas)
-        world.pool(name).desired = replicas
+        world.pool(name).decided = replicas
     if asked != "error":
         world.report_traffic()
         world.report_traffic(arrivals=asked)

@@ -165,7 +165,7 @@ def supply(given: dict[str, Any]) -> Any:
     for number in range(ready):
         worker = registered(f"w{number}", ranks=given["scraped_instances"] // ready)
         world.fleet.register(worker, world.now)
-    world.pool("decode").set_desired(given["current_pods"], world.now)
+    world.pool("decode").set_decided(given["current_pods"], world.now)
     found = world.pool("decode").worker_counts(world.now)
     return {"replica_count": found.ready, "pending_instances": found.pending}
 

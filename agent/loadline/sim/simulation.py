@@ -271,8 +271,8 @@ class Simulation:
             workers = list(self._alive[name].values())
             serving = [worker for worker in workers if worker.serving]
             loads = {worker: worker.engine.load() for worker in workers}
-            desired = known[name].desired
-            line.desired.append(len(serving) if desired is None else desired)
+            decided = known[name].decided
+            line.desired.append(len(serving) if decided is None else decided)
             line.ready.append(len(serving))
             line.starting.append(sum(worker.record.state == "starting" for worker in workers))
             line.draining.append(sum(worker.draining for worker in workers))

@@ -115,7 +115,7 @@ def test_before_the_first_decision_the_count_is_that_of_the_workers_to_keep() ->
     assert of(world)["decode"] == 3
     world.kv = 0.97
     world.run(31)
-    assert of(world)["decode"] == world.controller.state.fleet.models["m"].pools["decode"].desired == 4
+    assert of(world)["decode"] == world.controller.state.fleet.models["m"].pools["decode"].decided == 4
 
 
 def test_without_workers_and_decision_there_is_no_count() -> None:

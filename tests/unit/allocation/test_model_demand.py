@@ -74,7 +74,7 @@ def test_a_pool_of_negligible_capacity_is_excluded() -> None:
 
 def test_a_stored_count_is_limited() -> None:
     models = two_models()
-    models.controller.state.fleet.models["a"].pools["fast"].set_desired(2 * WORKERS_MAX, models.now)
+    models.controller.state.fleet.models["a"].pools["fast"].set_decided(2 * WORKERS_MAX, models.now)
     models.silent.add("a")  # so it keeps its workers
     needs(models, "b", 20.0, fast=2.0, slow=1.0)
     models.run(10 * SECOND_MS)

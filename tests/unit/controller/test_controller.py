@@ -110,7 +110,7 @@ def test_an_unknown_commit_is_read_back_and_found() -> None:
     effects = world.handle(CommitUnknown(commit.decision.decision_id, "m"))
     assert any(isinstance(e, ReadDecisions) for e in effects)
     assert any(isinstance(e, AnnounceDecision) for e in effects)
-    assert world.controller.state.fleet.models["m"].pools["decode"].desired == 3
+    assert world.controller.state.fleet.models["m"].pools["decode"].decided == 3
 
 
 def test_the_sequence_of_a_failed_unknown_commit_is_not_reused() -> None:
@@ -148,7 +148,7 @@ def test_an_expired_decision_raises_an_alarm() -> None:
     (alarm,) = status(world.controller.settings, world.controller.state, "", 0, world.now).alarms
     assert (alarm.kind, alarm.model) == ("decision_expired", "m")
     pools = world.controller.state.fleet.models["m"].pools
-    assert pools["decode"].desired is not None
+    assert pools["decode"].decided is not None
 
 
 def test_a_paused_model_holds_until_it_is_resumed() -> None:

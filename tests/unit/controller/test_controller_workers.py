@@ -58,7 +58,7 @@ def test_a_flapping_worker_does_not_stop_other_pools() -> None:
         world.run(10)
         world.register("decode", "d2")
         assert record == world.workers["d2"]
-    grown = world.controller.state.fleet.models["m"].pools["prefill"].desired
+    grown = world.controller.state.fleet.models["m"].pools["prefill"].decided
     assert grown is not None
     assert grown > 2
 

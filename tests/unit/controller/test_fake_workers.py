@@ -14,7 +14,7 @@ def attacked(fakes: int, *, decided: bool = True) -> ControllerWorld:
     world = booted()
     world.register("decode", "d3", "d4")
     if decided:
-        world.controller.state.fleet.models["m"].pools["decode"].reset_desired(4, world.now)
+        world.controller.state.fleet.models["m"].pools["decode"].reset_decided(4, world.now)
     world.register("decode", *(f"fake{number:02}" for number in range(fakes)))
     world.claims = {f"fake{number:02}": 50 for number in range(fakes)}
     return world

@@ -43,7 +43,7 @@ def shrinking(**knobs: object) -> ControllerWorld:
     world.kv = 0.7
     (target,) = [t for t in world.stored["m"].decision.targets if t.pool == "decode"]
     assert (target.replicas, target.victims) == (1, (Victim("d1", 1),))
-    assert decode(world).desired == 1
+    assert decode(world).decided == 1
     return world
 
 
@@ -70,7 +70,7 @@ def test_victims_of_a_refused_decision_serve_on() -> None:
     world = shrinking()
     assert decode(world).ready == 1
     world.handle(scaler_answer(world.stored["m"].decision, "refused"))
-    assert (decode(world).ready, decode(world).desired) == (2, 2)
+    assert (decode(world).ready, decode(world).decided) == (2, 2)
     assert world.controller.state.drains.open == {}
     world.run(30)
     assert drains(world.effects) == []
@@ -97,7 +97,7 @@ def test_a_pool_grows_but_does_not_shrink_while_its_drains_are_held() -> None:
     world.register("decode", "d3")
     world.scaler_status, world.kv = None, 0.1
     world.run(150)
-    assert decode(world).desired == 2
+    assert decode(world).decided == 2
     first = world.stored["m"].decision
     assert [t.victims for t in first.targets if t.pool == "decode"] == [(Victim("d1", 1),)]
     world.kv = 0.95
@@ -115,18 +115,18 @@ def test_a_pool_shrinks_further_once_a_scaler_has_accepted() -> None:
     world.register("decode", "d3")
     world.kv = 0.1
     world.run(150)
-    assert decode(world).desired == 1
+    assert decode(world).decided == 1
 
 
 def test_the_victims_of_the_next_decision_wait_for_its_own_acceptance() -> None:
     world = booted()
     world.register("decode", "d3")
     world.kv = 0.1
-    while decode(world).desired != 2:
+    while decode(world).decided != 2:
         world.run(1)
     world.scaler_status = None
     world.run(150)
-    assert decode(world).desired == 1
+    assert decode(world).decided == 1
     assert set(drains(world.effects)) == {"d1"}
     assert set(drains(world.handle(scaler_answer(world.stored["m"].decision)))) == {"d2"}
 
@@ -149,7 +149,7 @@ def test_a_newer_decision_in_the_store_releases_the_victims_that_it_does_not_nam
     newer = replace(stored.decision, decision_id="newer", sequence=stored.decision.sequence + 1, targets=targets)
     world.stored["m"] = StoredDecision(newer, world.revision)
     world.handle(LeaderChanged("all", "agent-1", 77, world.revision, store_went_back=True))
-    assert (decode(world).ready, decode(world).desired, world.controller.state.drains.open) == (2, 2, {})
+    assert (decode(world).ready, decode(world).decided, world.controller.state.drains.open) == (2, 2, {})
 
 
 def test_the_victims_of_a_decision_above_a_lowered_maximum_serve_on() -> None:

@@ -117,7 +117,7 @@ def drains(effects: list[AnyEffect]) -> list[str]:
 
 def test_a_surplus_is_drained_in_several_decisions() -> None:
     world = booted()
-    world.controller.state.fleet.models["m"].pools["decode"].reset_desired(2, world.now)
+    world.controller.state.fleet.models["m"].pools["decode"].reset_decided(2, world.now)
     world.register("decode", *(f"fake{number}" for number in range(100)))
     world.run(75)
     sizes = [len(t.victims) for t in world.stored["m"].decision.targets if t.pool == "decode"]

@@ -222,7 +222,7 @@ def test_a_pool_with_another_role_starts_empty() -> None:
     harness.advance(2)
     change(harness, with_model(harness.controller.settings, "m", pools=(PoolKnobs("decode", "aggregated"),)))
     pool = harness.controller.state.fleet.models["m"].pools["decode"]
-    assert (pool.workers, pool.desired) == ({}, None)
+    assert (pool.workers, pool.decided) == ({}, None)
     harness.advance(5)
     assert "planner_failures" not in harness.controller.state.counters
 

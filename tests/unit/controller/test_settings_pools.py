@@ -123,7 +123,7 @@ def test_a_count_that_no_scaler_applied_is_not_restored(status: ApplyStatus | No
     harness.handle(
         DecisionAnswered(decision_id("m", EPOCH, 1), "m", EPOCH, 1, "s", "done", {"decode": 8, "prefill": 1})
     )
-    harness.controller.state.fleet.models["m"].pools["decode"].reset_desired(2, harness.now)
+    harness.controller.state.fleet.models["m"].pools["decode"].reset_decided(2, harness.now)
     harness.controller.state.fleet.models["m"].reconcile = True
     (found,) = commits(harness.advance(1))
     harness.handle(DecisionCommitted(found.decision.decision_id, "m", 60))

@@ -28,7 +28,7 @@ def fleet_with_a_move(moved: str = "prefill-2", prefill_rule: VictimRule | None 
         PoolKnobs("prefill", "prefill", replicas_min=0), PoolKnobs("decode", "decode", replicas_min=0), knobs=None
     )
     for pool, count in STARTED.items():
-        fleet.models["m"].pools[pool].desired = count
+        fleet.models["m"].pools[pool].decided = count
         for number in range(count):
             role: Role = "decode" if pool == "decode" else "prefill"
             record = WorkerRecord("m", pool, f"{pool}-{number}", role, 1)
@@ -153,7 +153,7 @@ def test_a_decision_counts_each_worker_that_it_cannot_name_any_more(draining: in
         if number >= 100:
             record = replace(record, pool="decode", role="decode", home_pool="prefill")
         assert fleet.register(RegisteredWorker(record, 5), START) is None
-    pools_of(fleet)["prefill"].desired, pools_of(fleet)["decode"].desired = 200, 0
+    pools_of(fleet)["prefill"].decided, pools_of(fleet)["decode"].decided = 200, 0
     known = [Victim(f"gone-{number}", 1) for number in range(draining)]
     found = select_victims(pools_of(fleet), {"prefill": 50, "decode": 50}, {"prefill": known})["prefill"]
     assert len(found.victims) == DRAINS_MAX

@@ -27,7 +27,7 @@ def pool_of(rule: VictimRule | None, *workers: str, desired: int | None = None, 
         state: WorkerPhase = "draining" if name == out else "ready"
         fleet.register(registered(name, incarnation=incarnation, state=state), START)
     pool = fleet.models["m"].pools["decode"]
-    pool.victim_rule, pool.desired = rule, desired
+    pool.victim_rule, pool.decided = rule, desired
     return pool
 
 
@@ -221,7 +221,7 @@ def test_a_pool_with_a_worker_without_a_number_does_not_shrink() -> None:
     assert hold is not None
     (reason,) = [reason for reason in hold.limits if reason.code is ReasonCode.UNNUMBERED_WORKER]
     assert reason.sentence().endswith("one has none: spare")
-    assert decode(world).desired == 3
+    assert decode(world).decided == 3
     decode(world).victim_rule = "newest"
     world.run(31)
     assert victims(world)

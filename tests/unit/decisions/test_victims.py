@@ -64,7 +64,7 @@ def with_arrivals(*arrivals: tuple[str, int, int], desired: int | None) -> Pool:
     for name, revision, running in arrivals:
         fleet.register(replace(registered(name), create_revision=revision), START)
         fleet.ingest(reported(name, sample(1, 0.1, 0, running)), START)
-    pool.desired = desired
+    pool.decided = desired
     return pool
 
 
@@ -102,7 +102,7 @@ def with_unschedulable(*workers: tuple[str, bool, int], desired: int | None) -> 
         state: WorkerPhase = "starting" if name == "new" else "ready"
         fleet.register(replace(registered(name, state=state), create_revision=revision), START)
         fleet.ingest(reported(name, replace(sample(1, 0.1, 0, running), schedulable=schedulable)), START)
-    pool.desired = desired
+    pool.decided = desired
     pool.refresh_totals(START, 5_000)
     return fleet
 

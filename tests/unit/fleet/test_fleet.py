@@ -205,7 +205,7 @@ def test_a_quorum_is_a_fraction_of_the_ready_workers(*, fresh: int, quorate: boo
 def test_requested_workers_are_pending_until_the_deadline() -> None:
     _, pool = fleet_with(registered("a"), registered("b", state="starting"))
     assert pool.effective_target(START) == 2, "without a decision, the expected workers"
-    pool.set_desired(4, START)
+    pool.set_decided(4, START)
     supply = pool.worker_counts(START + DEADLINE_MS)
     assert (supply.ready, supply.starting, supply.pending, supply.overdue, supply.expected) == (1, 1, 2, 0, 4)
     supply = refresh(pool, START + DEADLINE_MS + 1).worker_counts(START + DEADLINE_MS + 1)
@@ -233,7 +233,7 @@ def test_a_late_worker_that_is_removed_does_not_count() -> None:
 
 def test_a_lost_worker_is_pending_from_its_loss() -> None:
     fleet, pool = fleet_with(registered("a"), registered("b"))
-    pool.set_desired(2, START)
+    pool.set_decided(2, START)
     later = START + 10 * DEADLINE_MS
     fleet.deregister("m", "decode", "b", later)
     assert pool.worker_counts(later + DEADLINE_MS).pending == 1
@@ -242,11 +242,11 @@ def test_a_lost_worker_is_pending_from_its_loss() -> None:
 
 def test_changed_targets_set_the_scaling_times() -> None:
     _, pool = fleet_with(registered("a"))
-    pool.set_desired(3, START)
+    pool.set_decided(3, START)
     assert (pool.scaled_up_at_ms, pool.scaled_down_at_ms) == (-1, -1), "the first known decision is no change"
-    pool.set_desired(4, START + 1)
-    pool.set_desired(4, START + 2)
-    pool.set_desired(2, START + 3)
+    pool.set_decided(4, START + 1)
+    pool.set_decided(4, START + 2)
+    pool.set_decided(2, START + 3)
     assert (pool.scaled_up_at_ms, pool.scaled_down_at_ms) == (START + 1, START + 3)
 
 

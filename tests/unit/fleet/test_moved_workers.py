@@ -35,7 +35,7 @@ def counts(world: ControllerWorld) -> dict[str, int]:
 
 
 def desired(world: ControllerWorld) -> dict[str, int | None]:
-    return {name: pool.desired for name, pool in world.controller.state.fleet.models["m"].pools.items()}
+    return {name: pool.decided for name, pool in world.controller.state.fleet.models["m"].pools.items()}
 
 
 def stored(world: ControllerWorld) -> dict[str, tuple[int, tuple[Victim, ...]]]:
@@ -204,7 +204,7 @@ def test_a_move_that_ends_changes_no_age_of_a_surplus_or_of_missing_workers(
     world = decided()
     world.handle(WorkerRegistered(moved(world)))
     pool, began_ms = world.controller.state.fleet.models["m"].pools["decode"], world.now
-    pool.reset_desired(decided_count, began_ms)
+    pool.reset_decided(decided_count, began_ms)
     world.controller.state.fleet.deregister("m", "decode", "p2", began_ms + 1_000)
     assert (pool.ready, pool.target) == (2, decided_count)
     assert pool.surplus_since_ms == (began_ms if surplus else -1)

@@ -17,11 +17,11 @@ class Growing:
     def __init__(self) -> None:
         self.world = FleetHarness([PoolKnobs("d", "decode", start_deadline_ms=DEADLINE_MS, replicas_max=50)], 4)
         self.pool: Pool = self.world.pool("d")
-        self.pool.reset_desired(4, self.world.now)
+        self.pool.reset_decided(4, self.world.now)
 
     def scale_to(self, replicas: int) -> None:
         self.world.now += 1_000
-        self.pool.set_desired(replicas, self.world.now)
+        self.pool.set_decided(replicas, self.world.now)
 
     def add_workers(self, count: int, after_ms: int) -> None:
         self.world.now += after_ms
@@ -58,7 +58,7 @@ def test_a_cancelled_scale_up_measures_no_startup_time() -> None:
     assert growing.pool.start_ups_ms == [], "cancelled by a lower target"
     growing.scale_to(10)
     growing.world.now += 5_000
-    growing.pool.reset_desired(4, growing.world.now)
+    growing.pool.reset_decided(4, growing.world.now)
     assert growing.pool.start_ups_ms == [], "cancelled by a reset"
     growing.scale_to(10)
     growing.scale_to(6)

@@ -17,7 +17,7 @@ class ApaHarness(FleetHarness):
     def __init__(self, workers: int, role: Role = "decode", **knobs: float) -> None:
         super().__init__([PoolKnobs("p", role, replicas_max=1_000)], workers)
         self.planner = ApaPlanner(ApaKnobs(**knobs))  # type: ignore[arg-type]
-        self.pool("p").reset_desired(workers, self.now)
+        self.pool("p").reset_decided(workers, self.now)
 
     def evaluate(self, kv: float = 0.0, waiting: int = 0) -> Recommendation:
         self.report("p", kv, waiting)
@@ -28,7 +28,7 @@ class ApaHarness(FleetHarness):
         self.now += RESYNC_MS
         pool = self.pool("p")
         count = self.evaluate(kv, waiting).targets.get("p", pool.effective_target(self.now))
-        pool.set_desired(count, self.now)
+        pool.set_decided(count, self.now)
         while pool.ready > count:
             self.remove_newest("p")
         self.add_workers("p", count - pool.ready)
@@ -72,7 +72,7 @@ def test_the_metric_is_averaged_over_its_window() -> None:
 
 def test_pending_workers_are_part_of_the_count_that_is_multiplied() -> None:
     harness = ApaHarness(2)
-    harness.pool("p").set_desired(4, harness.now)
+    harness.pool("p").set_decided(4, harness.now)
     assert harness.evaluate(kv=0.9).targets == {"p": 8}  # 4 x 1.8
 
 

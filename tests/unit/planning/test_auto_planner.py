@@ -44,7 +44,7 @@ class AutoWorld:
         self.fleet = FleetHarness([PoolKnobs("engine", "aggregated", replicas_max=32)], workers)
         self.fleet.model.objectives = ObjectiveKnobs(ttft_ms=500, itl_ms=itl_ms)
         self.pool: Pool = self.fleet.pool("engine")
-        self.pool.desired = workers
+        self.pool.decided = workers
         self.planner = AutoPlanner(AutoPlannerKnobs(start_up_ms=START_UP_S * 1_000))
         self.slots, self.kv_per_request, self.prefill_ms = slots, kv_per_request, prefill_ms
         self.sequence, self.backlog, self.base_ms, self.latest_itl_ms = 0, 0.0, BASE_MS, BASE_MS
@@ -112,7 +112,7 @@ class AutoWorld:
         more = count - self.target
         if more > 0:
             self.grown_by |= set(self.codes)
-        self.pool.set_desired(count, world.now)
+        self.pool.set_decided(count, world.now)
         if more > 0:
             self.starting.append((world.now + START_UP_S * 1_000, more))
         for _ in range(self.pool.ready - count):
@@ -313,7 +313,7 @@ def test_a_worker_that_never_starts_does_not_keep_the_others() -> None:
     world.pool.knobs = replace(world.pool.knobs, start_deadline_ms=60_000)
     world.run(140.0, 90)
     world.fleet.add_workers("engine", 1, "starting")
-    world.pool.set_desired(world.target + 1, world.fleet.now)
+    world.pool.set_decided(world.target + 1, world.fleet.now)
     world.run(20.0, 50)
     assert ReasonCode.WORKERS_PENDING in world.codes
     world.run(20.0, 120)

@@ -195,11 +195,11 @@ def test_a_pool_with_target_zero_misses_no_metrics() -> None:
     recommendation = Recommendation("p", {}, (Reason(ReasonCode.NO_WORKERS, "decode"),), {})
     fleet = world.settings.fleet
     for pool in model.pools.values():
-        pool.desired = 1
+        pool.decided = 1
     lacking = conditions(model, recommendation, (), (), world.now, fleet=fleet, traffic="no", scales_to_zero=False)
     assert [one.reason for one in lacking[:2]] == ["MetricsMissing", "MetricsUnavailable"]
     for pool in model.pools.values():
-        pool.desired = 0
+        pool.decided = 0
     empty = conditions(model, recommendation, (), lacking, world.now, fleet=fleet, traffic="no", scales_to_zero=False)
     assert [one.reason for one in empty[:2]] == ["MetricsFound", "OptimizationSucceeded"]
     by_traffic = conditions(
@@ -345,7 +345,7 @@ def test_a_pool_above_a_lowered_maximum_is_above_it_until_it_has_shrunk() -> Non
     world = booted()
     model, fleet = world.controller.state.fleet.models["m"], world.settings.fleet
     recommendation = Recommendation("p", {}, (Reason(ReasonCode.WITHIN_THRESHOLDS),), {})
-    model.pools["decode"].desired = 9
+    model.pools["decode"].decided = 9
     found = conditions(model, recommendation, (), (), world.now, fleet=fleet, traffic="no", scales_to_zero=False)[2]
     assert (found.status, found.reason) == (False, "AboveMaximum")
 

@@ -34,7 +34,7 @@ class CorrectionHarness:
             self.world.add_workers(name, workers)
             pool = self.world.pool(name)
             pool.engine = EngineProfile(linear=linear)
-            pool.reset_desired(workers, self.world.now)
+            pool.reset_decided(workers, self.world.now)
         self.learned = Correction()
         self.mark = self.world.model.traffic.totals
         self.rate = RATE
@@ -104,15 +104,15 @@ def test_no_factor_changes_while_a_pool_changes(change: str) -> None:
     pool, world = harness.world.pool("p"), harness.world
     harness.interval()
     if change == "grows":
-        pool.set_desired(5, world.now)
-        pool.reset_desired(4, world.now)
+        pool.set_decided(5, world.now)
+        pool.reset_decided(4, world.now)
     elif change == "shrinks":
-        pool.set_desired(3, world.now)
+        pool.set_decided(3, world.now)
     elif change == "loses":
         world.remove_newest("p")
-        pool.reset_desired(3, world.now)
+        pool.reset_decided(3, world.now)
     else:
-        pool.reset_desired(5, world.now)
+        pool.reset_decided(5, world.now)
     learned = harness.learned.decode
     harness.interval()
     assert harness.learned.decode == learned

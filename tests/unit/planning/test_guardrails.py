@@ -35,7 +35,7 @@ def test_shrink_is_limited_to_the_maximum_step(wanted: int, allowed: int, applie
 
 def test_a_step_down_is_measured_from_existing_workers() -> None:
     harness = GuardrailHarness(A, step_down_max=1)
-    harness.pool("a").reset_desired(8, 0)  # four workers were requested long ago and never registered
+    harness.pool("a").reset_decided(8, 0)  # four workers were requested long ago and never registered
     assert harness.outcome(a=1) == ({"a": 3}, ["a:step_down"])
 
 
@@ -227,7 +227,7 @@ def test_a_pool_does_not_shrink_further_before_a_scaler_has_accepted_the_last_sc
 def test_workers_that_start_count_among_those_above_the_maximum() -> None:
     harness = GuardrailHarness(PoolKnobs("a", "decode", replicas_max=3))
     harness.add_workers("a", 2, "starting")
-    harness.pool("a").reset_desired(9, START)
+    harness.pool("a").reset_decided(9, START)
     limits = Constraints(harness.acting_since_ms, unaccepted=frozenset({"a"}))
     assert harness.guard.apply(harness.refresh(), {}, limits, harness.now).targets == {"a": 6}
 
@@ -252,7 +252,7 @@ def test_the_reason_of_a_wait_says_how_long_it_is(knob: str, code: str, left_ms:
 
 def test_requested_workers_above_the_maximum_are_cancelled_at_once() -> None:
     harness = GuardrailHarness(PoolKnobs("a", "decode", replicas_max=3), quorate=False, step_down_max=1)
-    harness.pool("a").reset_desired(9, START)
+    harness.pool("a").reset_decided(9, START)
     assert harness.outcome() == ({"a": 4}, ["a:replicas_max", "a:no_data_no_shrink", "a:step_down", "a:replicas_max"])
 
 
@@ -313,7 +313,7 @@ def tracks(draw: st.DrawFn) -> GuardrailHarness:
     )
     for pool in harness.model.pools.values():
         harness.add_workers(pool.name, draw(st.integers(0, 8)), draw(st.sampled_from(["ready", "starting"])))
-        pool.desired = draw(st.none() | st.integers(0, 10))
+        pool.decided = draw(st.none() | st.integers(0, 10))
         pool.scaled_up_at_ms = draw(st.sampled_from([-1, START - 5_000]))
         harness.report(pool.name, silent=draw(st.integers(0, len(pool.workers))))
         if leaving := draw(st.integers(0, 3)):

@@ -23,7 +23,7 @@ def kept(harness: GuardrailHarness, bound: Bound, **proposed: int) -> tuple[dict
 
 def test_an_idle_model_is_emptied_without_step_cooldown_or_stabilisation() -> None:
     harness = GuardrailHarness(EMPTY, step_down_max=1, stabilisation_ms=MINUTE_MS, cooldown_down_ms=MINUTE_MS)
-    harness.pool("a").set_desired(4, START)
+    harness.pool("a").set_decided(4, START)
     assert kept(harness, IDLE, a=4) == ({"a": 0}, ["a:idle"])
 
 

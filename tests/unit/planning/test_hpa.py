@@ -26,7 +26,7 @@ class HpaHarness(FleetHarness):
     def __init__(self, workers: int, role: Role = "decode", current: int | None = None, **knobs: float) -> None:
         super().__init__([PoolKnobs("p", role, replicas_max=1_000)], workers)
         self.planner = HpaPlanner(HpaKnobs(**knobs))  # type: ignore[arg-type]
-        self.pool("p").reset_desired(workers if current is None else current, self.now)
+        self.pool("p").reset_decided(workers if current is None else current, self.now)
 
     def report_values(self, values: Sequence[float | None], *, queue: bool = False) -> None:
         """Report KV usage or waiting requests of each ready worker, without the other metric."""
@@ -49,7 +49,7 @@ class HpaHarness(FleetHarness):
 
     def apply_target(self, count: int) -> None:
         pool = self.pool("p")
-        pool.set_desired(count, self.now)
+        pool.set_decided(count, self.now)
         while pool.ready > count:
             self.remove_newest("p")
         self.add_workers("p", count - pool.ready)
@@ -208,7 +208,7 @@ def test_no_change_does_not_undo_changes_from_outside() -> None:
     harness.report_values([0.7] * 4)
     assert harness.evaluate().targets == {}
     harness.now += 1_000
-    harness.pool("p").set_desired(6, harness.now)
+    harness.pool("p").set_decided(6, harness.now)
     assert harness.evaluate().targets == {}
 
 

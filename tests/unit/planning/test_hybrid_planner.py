@@ -58,7 +58,7 @@ class HybridHarness:
     def __init__(self, *pools: PoolKnobs) -> None:
         self.line = FleetHarness(pools or (A,), STANDING)
         for pool in self.line.model.pools.values():
-            pool.desired = STANDING
+            pool.decided = STANDING
         self.queues, self.workers = GivenQueueing(QueueingKnobs()), GivenSaturation(SaturationKnobs())
         self.planner = HybridPlanner(HybridKnobs(), self.queues, self.workers)
 

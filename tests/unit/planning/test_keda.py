@@ -21,7 +21,7 @@ class KedaHarness(FleetHarness):
         super().__init__([PoolKnobs("p", role, replicas_max=1_000)], workers)
         self.planner = KedaPlanner(KedaKnobs(**knobs))  # type: ignore[arg-type]
         self.model.objectives = ObjectiveKnobs(ttft_ms=1_000.0, itl_ms=100.0)
-        self.pool("p").reset_desired(workers, self.now)
+        self.pool("p").reset_decided(workers, self.now)
 
     def report_all(self, *reports: dict[str, float], silent: int = 0) -> None:
         """Report from each worker; the last report is that of all further workers."""
@@ -51,7 +51,7 @@ class KedaHarness(FleetHarness):
 
     def apply(self, count: int) -> None:
         """Set the target and the ready workers."""
-        self.pool("p").set_desired(count, self.now)
+        self.pool("p").set_decided(count, self.now)
         while self.pool("p").ready > count:
             self.remove_newest("p")
         self.add_workers("p", count - self.pool("p").ready)

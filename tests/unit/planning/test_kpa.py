@@ -21,7 +21,7 @@ class KpaHarness(FleetHarness):
     def __init__(self, workers: int, role: Role = "decode", **knobs: float) -> None:
         super().__init__([PoolKnobs("p", role, replicas_max=10_000)], workers)
         self.planner = KpaPlanner(KpaKnobs(**knobs))  # type: ignore[arg-type]
-        self.pool("p").reset_desired(workers, self.now)
+        self.pool("p").reset_decided(workers, self.now)
 
     def evaluate(self, in_flight: int, silent: int = 0) -> Recommendation:
         self.report("p", waiting=in_flight, running=0, silent=silent)
@@ -40,7 +40,7 @@ class KpaHarness(FleetHarness):
     def ready(self, count: int) -> None:
         """Set the number of ready workers."""
         pool = self.pool("p")
-        pool.reset_desired(count, self.now)
+        pool.reset_decided(count, self.now)
         while pool.ready > count:
             self.remove_newest("p")
         self.add_workers("p", count - pool.ready)

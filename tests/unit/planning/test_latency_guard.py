@@ -41,7 +41,7 @@ class LatencyWorld:
         self.fleet = FleetHarness([PoolKnobs("a", role, replicas_max=64)], workers)
         self.fleet.model.objectives = ObjectiveKnobs(ttft_ms=TTFT_MS, itl_ms=ITL_MS)
         self.pool = self.fleet.pool("a")
-        self.pool.desired = workers
+        self.pool.decided = workers
         self.planner = SaturationPlanner(SaturationKnobs(**knobs))  # type: ignore[arg-type]
         self.itl_ms, self.frontend, self.ttft_ms = itl_ms, frontend, 100.0
         self.waiting = 0
@@ -90,7 +90,7 @@ class LatencyWorld:
         current = self.pool.effective_target(self.fleet.now)
         if count is None or (count < current and self.second < WARM_UP_S):
             return
-        self.pool.set_desired(count, self.fleet.now)
+        self.pool.set_decided(count, self.fleet.now)
         if count > current:
             self.grown_by.append(self.codes[0])
             self.starting.append((self.second + START_UP_S, count - current))

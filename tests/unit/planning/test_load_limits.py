@@ -17,7 +17,7 @@ class PrefillHarness:
     def __init__(self, workers: int) -> None:
         self.world = FleetHarness([PoolKnobs("p", "prefill", replicas_max=20)], workers)
         self.pool = self.world.pool("p")
-        self.pool.desired = workers
+        self.pool.decided = workers
         self.planner = LoadPlanner(LoadKnobs())
         self.queue = 0
 
@@ -128,7 +128,7 @@ def test_either_load_grows_an_aggregated_pool_and_only_both_shrink_it() -> None:
             recommendation = planner.plan(world.refresh(), world.now)
         return recommendation
 
-    world.pool("a").desired = 3
+    world.pool("a").decided = 3
     assert run(500, 900).targets == {"a": 4}
     assert run(500, 100).targets == {}, "all workers are always busy"
     assert run(0, 100).targets == {"a": 2}

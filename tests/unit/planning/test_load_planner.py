@@ -25,7 +25,7 @@ class LoadPlannerHarness:
     def __init__(self, planner: LoadPlanner | SlaPlanner | None = None, workers: int = 3) -> None:
         self.world = FleetHarness([PoolKnobs("d", "decode", replicas_max=20)], workers)
         self.pool = self.world.pool("d")
-        self.pool.desired = workers
+        self.pool.decided = workers
         self.planner = planner or LoadPlanner(LoadKnobs())
 
     def report(self, *blocks: int) -> None:
@@ -95,7 +95,7 @@ def test_consolidation_leaves_a_fraction_of_the_iteration_time_above_idle(harnes
 
 def test_a_pool_changes_once_per_interval(harness: LoadPlannerHarness) -> None:
     harness.run(900, 950, 810, seconds=600)
-    harness.pool.set_desired(4, harness.world.now)
+    harness.pool.set_decided(4, harness.world.now)
     harness.world.add_workers("d", 1)
     recommendation = harness.run(900, 950, 810, 900, seconds=3)
     assert (recommendation.targets, codes(recommendation)) == ({}, [ReasonCode.ADJUSTMENT_INTERVAL])
@@ -107,7 +107,7 @@ def test_a_shrink_waits_for_silent_and_pending_workers_and_names_them(harness: L
     assert (recommendation.targets, codes(recommendation)) == ({}, [ReasonCode.SILENT_WORKERS])
     assert recommendation.reasons[0].numbers == {"silent": 1}
     assert harness.run(101, 100, 90, seconds=60).targets == {"d": 2}
-    harness.pool.set_desired(4, harness.world.now)
+    harness.pool.set_decided(4, harness.world.now)
     recommendation = harness.run(101, 100, 90, seconds=60)
     assert (recommendation.targets, codes(recommendation)) == ({}, [ReasonCode.WORKERS_PENDING])
     assert codes(harness.run(700, 690, 680, seconds=60)) == [ReasonCode.LOAD_WITHIN]
@@ -122,7 +122,7 @@ def test_a_shrink_waits_an_interval_after_workers_change_from_outside(harness: L
 
 
 def test_pending_workers_count_as_capacity(harness: LoadPlannerHarness) -> None:
-    harness.pool.set_desired(4, harness.world.now)
+    harness.pool.set_decided(4, harness.world.now)
     assert harness.run(900, 950, 900, seconds=600).targets == {}, "with four workers there are 675 blocks per worker"
     assert harness.run(1_300, 1_310, 1_290, seconds=600).targets == {"d": 5}
 
@@ -130,7 +130,7 @@ def test_pending_workers_count_as_capacity(harness: LoadPlannerHarness) -> None:
 def test_nothing_shrinks_while_a_worker_is_silent_or_pending(harness: LoadPlannerHarness) -> None:
     assert harness.run(100, 100).targets == {}
     harness.run(100, 100, 100)
-    harness.pool.set_desired(4, harness.world.now)
+    harness.pool.set_decided(4, harness.world.now)
     assert harness.run(100, 100, 100, seconds=60).targets == {}
 
 
@@ -234,7 +234,7 @@ def test_no_pool_shrinks_while_a_frontend_is_silent() -> None:
 
 def test_an_unreached_minimum_is_reported() -> None:
     harness = sla_learned()
-    harness.pool.set_desired(5, harness.world.now)
+    harness.pool.set_decided(5, harness.world.now)
     harness.world.now += harness.pool.knobs.start_deadline_ms + 1
     recommendation = run_traffic(harness, 470, 500, 500, 500)
     assert ReasonCode.PENDING_UNREACHED in codes(recommendation)

@@ -24,7 +24,7 @@ class LongOutputs(AutoWorld):
         self.fleet = FleetHarness([PoolKnobs("engine", "decode", replicas_max=32)], workers)
         self.fleet.model.objectives = ObjectiveKnobs(ttft_ms=500, itl_ms=50)
         self.pool = self.fleet.pool("engine")
-        self.pool.desired = workers
+        self.pool.decided = workers
         self.reports_running, self.silent = reports_running, set[str]()
         self.present, self.itl_ms = 0.0, list[float]()
 

@@ -28,7 +28,7 @@ class LongPrompts(AutoWorld):
         self.fleet = FleetHarness([PoolKnobs("engine", "prefill", replicas_max=32)], workers)
         self.fleet.model.objectives = OBJECTIVES
         self.pool = self.fleet.pool("engine")
-        self.pool.desired = workers
+        self.pool.decided = workers
         self.median, self.sigma, self.slower, self.has_histogram = median, sigma, 1.0, has_histogram
         self.free_ms: dict[str, float] = {}
         self.late = self.feasible = 0

@@ -64,7 +64,7 @@ def test_a_pool_with_target_zero_misses_no_worker() -> None:
         "no worker serves"
     )
     for name, count in (("big", 1), ("small", 0)):
-        agent.state.fleet.models["m"].pools[name].reset_desired(count, START)
+        agent.state.fleet.models["m"].pools[name].reset_decided(count, START)
     assert missing_texts(agent) == ["m: no worker of pool big is ready"]
 
 
@@ -74,7 +74,7 @@ def test_a_model_at_zero_misses_no_worker_but_needs_frontends() -> None:
     assert missing_texts(agent) == ["m: no frontend reports traffic"]
     agent.handle([TrafficReported("m", "f", 1, TrafficSample(1, 1_000, 0))], START)
     assert missing_texts(agent) == []
-    agent.state.fleet.models["m"].pools["decode"].reset_desired(1, START)
+    agent.state.fleet.models["m"].pools["decode"].reset_decided(1, START)
     assert missing_texts(agent) == ["m: no worker of pool decode is ready"]
 
 
@@ -92,6 +92,6 @@ def test_a_model_without_workers_is_not_scaled_to_zero_before_a_decision() -> No
     (before,) = status(agent.settings, agent.state, "0", START, START).models
     assert "no worker of pool decode is ready" in format_model(before)
     assert "scaled to zero" not in format_model(before)
-    agent.state.fleet.models["m"].pools["decode"].reset_desired(0, START)
+    agent.state.fleet.models["m"].pools["decode"].reset_decided(0, START)
     (after,) = status(agent.settings, agent.state, "0", START, START).models
     assert "scaled to zero" in format_model(after)

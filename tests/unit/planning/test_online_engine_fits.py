@@ -28,7 +28,7 @@ class OnlineFitHarness:
     def __init__(self, knobs: QueueingKnobs | None = None, engine: EngineProfile | None = None, ranks: int = 1) -> None:
         self.world = FleetHarness([POOL], 2)
         self.pool = self.world.pool("p")
-        self.pool.desired = 2
+        self.pool.decided = 2
         for worker in self.pool.workers.values():
             worker.record = replace(worker.record, data_parallel_size=ranks)
         if engine is not None:

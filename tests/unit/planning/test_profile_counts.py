@@ -188,7 +188,7 @@ def test_noise_between_equal_pools_does_not_move_the_demand(current: tuple[int, 
     assert linear is not None
     pools.pools["a"].engine = EngineProfile(linear=replace(linear, beta=linear.beta * 1.05))
     for pool, desired in zip(pools.pools.values(), current, strict=True):
-        pool.desired = desired
+        pool.decided = desired
     found = sizes(pools, demand(730.0))
     assert found[first].replicas > 1
     assert sum(size.replicas for size in found.values()) == found[first].replicas + 1

@@ -41,7 +41,7 @@ class QueueingHarness:
         first = engines[0][0].name
         self.world.add_workers(first, workers)
         for pool in self.world.model.pools.values():
-            pool.desired = pool.ready
+            pool.decided = pool.ready
         self.planner = QueueingPlanner(knobs)
         self.sequence = 0
 
@@ -72,13 +72,13 @@ class QueueingHarness:
     def apply_counts(self, name: str, count: int) -> None:
         """Decide and apply counts."""
         pool = self.world.pool(name)
-        pool.set_desired(count, self.world.now)
+        pool.set_decided(count, self.world.now)
         while pool.ready > count:
             self.world.remove_newest(name)
         self.world.add_workers(name, count - pool.ready)
 
     def counts(self) -> dict[str, int]:
-        return {name: pool.desired or 0 for name, pool in self.world.model.pools.items()}
+        return {name: pool.decided or 0 for name, pool in self.world.model.pools.items()}
 
 
 def one_pool(**knobs: Any) -> tuple[PoolKnobs, LinearKnobs, float]:
@@ -167,7 +167,7 @@ def test_a_replaced_pool_shrinks_as_the_other_becomes_ready() -> None:
     for _ in range(400):
         recommendation = harness.run_traffic(200, apply_targets=False)
         if "slow" in recommendation.targets:
-            harness.world.pool("slow").set_desired(recommendation.targets["slow"], harness.world.now)
+            harness.world.pool("slow").set_decided(recommendation.targets["slow"], harness.world.now)
         assert "fast" not in recommendation.targets, "no worker of the others is ready"
     assert ReasonCode.REPLACEMENT_NOT_READY in codes(recommendation)
     [need] = recommendation.demands

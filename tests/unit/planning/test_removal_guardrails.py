@@ -45,7 +45,7 @@ def test_workers_that_drain_do_not_count_among_those_that_stay() -> None:
 
 def test_a_pool_of_requested_workers_alone_is_cancelled_whatever_drains() -> None:
     harness = GuardrailHarness(LARGE, current=0)
-    harness.pool("a").set_desired(9, harness.now)
+    harness.pool("a").set_decided(9, harness.now)
     assert apply(harness, 1, draining=DRAINS_MAX).targets == {"a": 1}
 
 
@@ -57,7 +57,7 @@ def test_a_pool_whose_platform_removes_the_highest_number_needs_numbers_to_shrin
     for name in ("odd", "even"):
         record = WorkerRecord("m", "a", name, "decode", 1)
         harness.fleet.register(RegisteredWorker(record, 5), harness.now)
-    pool.desired = 6
+    pool.decided = 6
     harness.report("a")
     limited = apply(harness, 2)
     assert (limited.targets, limited.wanted) == ({"a": 6}, {"a": 6})

@@ -72,7 +72,7 @@ def test_a_shrink_waits_until_the_last_peak_is_over() -> None:
 
 def test_an_overdue_worker_does_not_prevent_growth() -> None:
     harness = SaturationHarness()
-    harness.pool("a").set_desired(3, harness.now)
+    harness.pool("a").set_decided(3, harness.now)
     high = [ReportedLoad(kv=0.9)] * 2
     assert harness.run_loads(30, a=high).targets == {}, "the pending worker suffices"
     assert harness.run_loads(600, a=[ReportedLoad(kv=0.9, waiting=20)] * 2).targets["a"] > 3
@@ -83,7 +83,7 @@ def test_another_pool_of_the_role_grows_if_workers_are_overdue() -> None:
     harness = SaturationHarness(POOL, expensive)
     high = [ReportedLoad(kv=0.9)] * 2
     assert harness.run_loads(30, a=high, b=high).targets == {"a": 3}, "the cheaper pool grows"
-    harness.pool("a").set_desired(3, harness.now)
+    harness.pool("a").set_decided(3, harness.now)
     recommendation = harness.run_loads(90, a=high, b=high)
     assert recommendation.targets == {"b": 3}
     assert ReasonCode.PENDING_UNREACHED in codes(recommendation)["a"]
@@ -126,7 +126,7 @@ def test_an_empty_pool_grows_for_the_load_of_its_role() -> None:
     harness = SaturationHarness(full, empty)
     for _ in range(2):
         harness.remove_newest("b")
-    harness.pool("b").set_desired(0, harness.now)
+    harness.pool("b").set_decided(0, harness.now)
     recommendation = harness.run_loads(30, a=[ReportedLoad(kv=0.9)] * 2)
     assert recommendation.targets == {"b": 1}
     assert harness.run_loads(600, a=[MIDDLE] * 2).targets == {}
@@ -150,7 +150,7 @@ def test_excess_capacity_of_other_pools_is_removed_despite_a_silent_pool() -> No
 
 def test_overdue_workers_are_not_cancelled_for_growth() -> None:
     harness = SaturationHarness()
-    harness.pool("a").set_desired(5, harness.now)
+    harness.pool("a").set_decided(5, harness.now)
     harness.run_loads(90, a=[MIDDLE] * 2)
     recommendation = harness.run_loads(30, a=[ReportedLoad(kv=0.9)] * 2)
     assert (recommendation.targets, codes(recommendation)["a"]) == (
@@ -196,7 +196,7 @@ def test_draining_workers_are_not_removed_twice() -> None:
     harness = SaturationHarness(workers=10)
     low = [ReportedLoad(kv=0.48)] * 10
     assert harness.run_loads(MINUTES, a=low).targets == {"a": 8}
-    harness.pool("a").set_desired(8, harness.now)
+    harness.pool("a").set_decided(8, harness.now)
     assert harness.run_loads(5, a=low).targets == {}
 
 

@@ -26,7 +26,7 @@ class TokenHarness(SaturationHarness):
         for number in range(workers):
             record = WorkerRecord("m", "a", f"a{number}", role, 1, kv_blocks_total=BLOCKS, block_size_tokens=BLOCK)
             self.fleet.register(RegisteredWorker(record, 5), self.now)
-        self.pool("a").set_desired(workers, self.now)
+        self.pool("a").set_decided(workers, self.now)
 
     def run(
         self, seconds: int, tokens: float | None, waiting: int = 0, *, running: int = 1, queued: int = 0

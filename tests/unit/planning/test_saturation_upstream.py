@@ -41,7 +41,7 @@ def test_missing_metrics_count_as_idle() -> None:
 
 def test_a_pool_in_transition_is_held() -> None:
     world = make_harness()
-    world.pool("a").set_desired(3, world.now)
+    world.pool("a").set_decided(3, world.now)
     assert world.run_loads(300, a=[HIGH] * 2).targets == {}, "the third is overdue, and no fourth is requested"
 
 

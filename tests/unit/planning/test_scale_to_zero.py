@@ -65,7 +65,7 @@ def test_a_refused_frontend_prevents_scale_to_zero_and_scales_from_zero() -> Non
     assert world.bounds() == {}, "a refused frontend may have requests"
     world.report_traffic(4 * SECONDS)
     assert world.bounded_counts() == {"one": 0}, "the refusal has expired"
-    world.pool("one").desired = 0
+    world.pool("one").decided = 0
     world.report_traffic(1, ("f",))
     world.model.traffic.ingest(traffic(1, "refused", queued=1), world.now)
     world.idle.observe(world.refresh(), world.now)
@@ -132,12 +132,12 @@ def test_the_fastest_pool_scales_from_zero_then_the_cheapest_then_by_name() -> N
 def test_after_an_overdue_pool_the_next_one_scales_from_zero() -> None:
     world = at_zero(ONE, TWO)
     world.report_traffic(queued=1)
-    world.pool("one").reset_desired(1, world.now)
+    world.pool("one").reset_decided(1, world.now)
     assert world.bounded_counts() == {"one": 1, "two": 0}
     world.now += ONE.start_deadline_ms
     world.report_traffic(queued=1)
     assert world.bounded_counts() == {"one": 1, "two": 1}
-    world.pool("two").reset_desired(1, world.now)
+    world.pool("two").reset_decided(1, world.now)
     world.now += ONE.start_deadline_ms
     world.report_traffic(queued=1)
     assert world.bounded_counts() == {"one": 1, "two": 1}, "no other pool exists"
@@ -146,7 +146,7 @@ def test_after_an_overdue_pool_the_next_one_scales_from_zero() -> None:
 def test_workers_beyond_the_maximum_serve_nothing() -> None:
     world = at_zero(msgspec.structs.replace(ONE, replicas_max=1), TWO)
     world.report_traffic(queued=1)
-    world.pool("one").reset_desired(1, world.now)
+    world.pool("one").reset_decided(1, world.now)
     world.now += ONE.start_deadline_ms
     world.report_traffic(queued=1)
     assert world.bounded_counts(one=5)["two"] == 1, "the only worker that the first pool may have is overdue"
@@ -179,7 +179,7 @@ def test_the_last_worker_is_the_cheapest_ready_one() -> None:
     world.pool("one").accelerator = AcceleratorKnobs("dear", cost_per_hour=3.0)
     assert world.bounded_counts(one=0, two=0) == {"one": 0, "two": 1}
     world.remove_newest("two")
-    world.pool("two").reset_desired(0, world.now)
+    world.pool("two").reset_decided(0, world.now)
     assert world.bounded_counts(one=0) == {"one": 1, "two": 0}, "the cheap pool has no ready worker"
 
 

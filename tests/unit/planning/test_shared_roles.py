@@ -28,7 +28,7 @@ class Role:
         self.serves, self.proven = SERVES | serves, dict[str, float]()
         for name, cost in COSTS.items():
             pool = self.world.pool(name)
-            pool.desired, pool.accelerator = 2, AcceleratorKnobs(name, cost_per_hour=cost)
+            pool.decided, pool.accelerator = 2, AcceleratorKnobs(name, cost_per_hour=cost)
 
     def share(
         self,
@@ -90,7 +90,7 @@ def test_a_shrink_is_in_the_most_expensive_pool_first() -> None:
 
 def test_workers_that_start_anywhere_count_and_delay_a_shrink() -> None:
     role = Role()
-    role.world.pool("cheap").set_desired(6, role.world.now)
+    role.world.pool("cheap").set_decided(6, role.world.now)
     assert counts(role.share(70.0, 70.0)) == [2, 6]
     assert counts(role.share(20.0, 20.0)) == [2, 6]
 
@@ -98,7 +98,7 @@ def test_workers_that_start_anywhere_count_and_delay_a_shrink() -> None:
 def test_a_need_of_one_pool_is_met_by_the_cheapest_once() -> None:
     role = Role()
     assert counts(role.share(40.0, 40.0, wanted=3)) == [2, 6]
-    role.world.pool("cheap").set_desired(6, role.world.now)
+    role.world.pool("cheap").set_decided(6, role.world.now)
     assert counts(role.share(40.0, 40.0, wanted=3)) == [2, 6]
 
 
@@ -136,7 +136,7 @@ def test_a_pool_that_was_empty_and_is_known_grows_and_an_unknown_one_comes_last(
     for role in (known, unknown):
         for _ in range(2):
             role.world.remove_newest("cheap")
-        role.world.pool("cheap").reset_desired(0, role.world.now)
+        role.world.pool("cheap").reset_decided(0, role.world.now)
     grown = known.share(70.0, 70.0, empty="cheap")
     assert (counts(grown), grown.empty["cheap"].replicas) == ([2], 6)
     last = unknown.share(70.0, 70.0, empty="cheap")

@@ -23,7 +23,7 @@ def test_a_pool_gets_its_count_and_others_are_held() -> None:
 def test_a_reached_count_is_not_recommended_again() -> None:
     harness = FleetHarness(POOLS, workers=2)
     planner = StaticPlanner(StaticKnobs({"decode": 5, "prefill": 2}))
-    harness.pool("decode").set_desired(5, harness.now)
+    harness.pool("decode").set_decided(5, harness.now)
     recommendation = planner.plan(harness.refresh(), harness.now)
     assert recommendation.targets == {}
     assert {r.code for r in recommendation.reasons} == {ReasonCode.FIXED_COUNT}

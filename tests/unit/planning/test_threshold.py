@@ -98,8 +98,8 @@ def test_a_waiting_request_adds_kv_load_at_busy_workers(running: int, load: floa
 @pytest.mark.parametrize(("interval_number", "shrinks"), [(2, False), (3, True)])
 def test_a_new_decode_worker_has_a_grace_time(interval_number: int, *, shrinks: bool) -> None:
     harness = decode()
-    harness.pool("decode").set_desired(1, harness.now)
-    harness.pool("decode").set_desired(2, harness.now)
+    harness.pool("decode").set_decided(1, harness.now)
+    harness.pool("decode").set_decided(2, harness.now)
     harness.kv = 0.1
     recommendation = harness.run(30 * interval_number)
     assert bool(recommendation.targets) is shrinks
@@ -108,8 +108,8 @@ def test_a_new_decode_worker_has_a_grace_time(interval_number: int, *, shrinks: 
 
 def test_zero_grace_intervals_disable_the_grace_time() -> None:
     harness = decode(new_decode_worker_grace_intervals=0)
-    harness.pool("decode").set_desired(1, harness.now)
-    harness.pool("decode").set_desired(2, harness.now)
+    harness.pool("decode").set_decided(1, harness.now)
+    harness.pool("decode").set_decided(2, harness.now)
     harness.kv = 0.1
     assert harness.run(30).targets == {"decode": 1}
 
@@ -177,10 +177,10 @@ def test_growth_does_not_wait_for_changing_workers() -> None:
 
 def test_growth_waits_an_interval_after_the_target_was_reached() -> None:
     harness = ThresholdHarness(DECODE)
-    harness.pool("decode").set_desired(2, harness.now)
+    harness.pool("decode").set_decided(2, harness.now)
     harness.kv = 1.0
     harness.run(30)
-    harness.pool("decode").set_desired(3, harness.now)
+    harness.pool("decode").set_decided(3, harness.now)
     harness.run(60)
     harness.add_workers("decode", 1)
     assert codes(harness.run(29)) == {ReasonCode.ADJUSTMENT_INTERVAL}
@@ -191,10 +191,10 @@ def test_growth_waits_an_interval_after_the_target_was_reached() -> None:
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_a_pool_changes_once_per_interval(replicas: int) -> None:
     harness = ThresholdHarness(PREFILL, DECODE)
-    harness.pool("decode").set_desired(2, harness.now)
+    harness.pool("decode").set_decided(2, harness.now)
     harness.kv = 1.0
     harness.run(30)
-    harness.pool("decode").set_desired(replicas, harness.now)
+    harness.pool("decode").set_decided(replicas, harness.now)
     assert ReasonCode.ADJUSTMENT_INTERVAL in codes(harness.run(29))
 
 
@@ -231,7 +231,7 @@ def test_a_low_queue_alone_is_within_thresholds() -> None:
 def test_reasons_of_changing_pools_come_first() -> None:
     harness = ThresholdHarness(PREFILL, DECODE)
     harness.queue, harness.kv = 1, 0.1
-    harness.pool("prefill").set_desired(3, harness.now)
+    harness.pool("prefill").set_decided(3, harness.now)
     recommendation = harness.run(30)
     assert [(r.pool, r.code) for r in recommendation.reasons] == [
         ("decode", ReasonCode.KV_USAGE_LOW),

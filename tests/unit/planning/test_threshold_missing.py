@@ -18,7 +18,7 @@ def test_no_workers_and_no_data_are_holds() -> None:
 def test_growth_waits_for_pending_workers() -> None:
     harness = decode()
     harness.kv = 1.0
-    harness.pool("decode").set_desired(3, harness.now)
+    harness.pool("decode").set_decided(3, harness.now)
     recommendation = harness.run(40)
     assert (recommendation.targets, codes(recommendation)) == ({}, {ReasonCode.WORKERS_PENDING})
     recommendation = harness.run(21)
@@ -29,14 +29,14 @@ def test_growth_waits_for_pending_workers() -> None:
 def test_with_overdue_workers_a_shrink_is_measured_from_existing_ones() -> None:
     harness = decode()
     harness.kv = 0.1
-    harness.pool("decode").set_desired(5, harness.now)
+    harness.pool("decode").set_decided(5, harness.now)
     assert harness.run(60).targets == {"decode": 4}
     assert harness.run(1).targets == {"decode": 1}
 
 
 def test_pending_workers_of_one_pool_do_not_hold_another() -> None:
     harness = ThresholdHarness(PREFILL, DECODE)
-    harness.pool("prefill").set_desired(3, harness.now)
+    harness.pool("prefill").set_decided(3, harness.now)
     harness.kv, harness.queue = 1.0, 3
     assert harness.run(31).targets == {"decode": 3}
 

@@ -51,9 +51,9 @@ def test_low_kv_usage_scales_decode_down() -> None:
 def test_a_change_of_workers_delays_only_their_pool() -> None:
     """Dynamo delays both roles when the workers of one change, so a single flapping worker can block a model."""
     harness = dynamo_harness(1, 1, 2_000)
-    harness.pool("prefill").set_desired(1, harness.now)
+    harness.pool("prefill").set_decided(1, harness.now)
     run_threshold(harness, [9, 9], 0.95)
-    harness.pool("prefill").set_desired(2, harness.now)
+    harness.pool("prefill").set_decided(2, harness.now)
     harness.add_workers("prefill", 1)
     harness.now += PULL_MS
     recommendation = harness.report_and_plan()

@@ -83,11 +83,11 @@ def test_an_absurd_forecast_changes_a_pool_by_one_step_limit_only() -> None:
     harness.report_traffic(150, 181)
     assert harness.answer_forecast(*[100 * 730 * 180.0] * 3).targets == {"p": 5, "d": 5}
     for pool in harness.world.model.pools.values():
-        pool.set_desired(5, harness.world.now)
+        pool.set_decided(5, harness.world.now)
     assert harness.report_traffic(150, 100).targets == {}, "nine evaluations later"
     harness.report_traffic(700, 10)
     for pool in harness.world.model.pools.values():
-        pool.set_desired(7, harness.world.now)
+        pool.set_decided(7, harness.world.now)
     assert harness.report_traffic(700, 30).targets == {}, "workers added by the surge are kept"
 
 
@@ -194,7 +194,7 @@ def test_a_silent_frontend_prevents_a_shrink() -> None:
 def test_a_shrink_waits_for_a_start_up_time() -> None:
     harness = ThroughputHarness(workers=2)
     for pool in harness.world.model.pools.values():
-        pool.set_desired(4, harness.world.now)
+        pool.set_decided(4, harness.world.now)
     harness.report_traffic(50, 100)
     for name in ("p", "d"):
         harness.world.add_workers(name, 2)

@@ -50,7 +50,7 @@ def test_the_reason_has_the_queue_and_the_count_at_most_doubles() -> None:
 def test_the_next_step_waits_for_the_workers_of_the_last_one() -> None:
     world = load_world()
     pool = world.world.pool("decode")
-    pool.set_desired(4, world.world.now)
+    pool.set_decided(4, world.world.now)
     world.run(OVERLOAD_PER_S, 60)
     assert world.last.targets == {}
     assert world.reasons(ReasonCode.WORKERS_PENDING)
@@ -69,7 +69,7 @@ def test_a_queue_at_one_worker_of_many_is_none_of_the_pool() -> None:
     world = load_world()
     world.world.add_workers("decode", 4)
     pool = world.world.pool("decode")
-    pool.set_desired(6, world.world.now)
+    pool.set_decided(6, world.world.now)
     report = world._report
 
     def report_one(pool: Pool, queue: Queue) -> None:

@@ -64,7 +64,7 @@ def select_victims(
             case "newest":
                 victims = _newest(started_in(pools, name), count)
             case "highest_ordinal":
-                victims = _highest_ordinals(started_in(pools, name), pool.desired or 0, count)
+                victims = _highest_ordinals(started_in(pools, name), pool.decided or 0, count)
             case "unknown":
                 victims = []
             case _:

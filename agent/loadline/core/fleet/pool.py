@@ -95,7 +95,7 @@ class Pool(Struct):
     late: int = 0
     """Starting workers past the start deadline, as of the last ``expire_silent``."""
     load: WorkerLoad = field(default_factory=WorkerLoad)
-    desired: int | None = None
+    decided: int | None = None
     """Replicas of the last decision, which counts the workers that its scaler starts; None while unknown."""
     moved_in: int = 0
     """Workers of other pools that serve in this one, without those that drain."""
@@ -104,7 +104,7 @@ class Pool(Struct):
     undecided_max: int = 0
     """Most workers of this pool, wherever they serve, that existed at once before the first decision."""
     requested_at_ms: list[int] = []
-    """Request times of the workers that are missing from ``desired``, oldest first."""
+    """Request times of the workers that are missing from ``decided``, oldest first."""
     schedule_minimum: ScheduleMinimum = NO_SCHEDULE_MINIMUM
     surplus_since_ms: int = -1
     """Time since which there are more workers than ``places``; -1: there is no surplus."""
@@ -147,7 +147,7 @@ class Pool(Struct):
     @property
     def target(self) -> int | None:
         """Workers that should serve: those that were decided, and those that have moved; None while unknown."""
-        return None if self.desired is None else max(0, self.desired + self.moved_in - self.moved_out)
+        return None if self.decided is None else max(0, self.decided + self.moved_in - self.moved_out)
 
     @property
     def places(self) -> int:
@@ -234,13 +234,13 @@ class Pool(Struct):
         """Return True if enough ready workers are fresh for a scale-down."""
         return self.ready == 0 or self.fresh >= self.ready * ratio
 
-    def set_desired(self, replicas: int, now: int, *, moves: int = 0) -> None:
+    def set_decided(self, replicas: int, now: int, *, moves: int = 0) -> None:
         """Set the replicas of a committed decision; ``moves``: the change of ``moved`` as its victims drain."""
-        if self.desired is not None and replicas + moves > self.desired:
+        if self.decided is not None and replicas + moves > self.decided:
             self.scaled_up_at_ms = now
-        elif self.desired is not None and replicas + moves < self.desired:
+        elif self.decided is not None and replicas + moves < self.decided:
             self.scaled_down_at_ms = now
-        self.reset_desired(replicas, now)
+        self.reset_decided(replicas, now)
 
     def start_up_ms(self, default_ms: int) -> int:
         """Return the startup time of workers, the longest of the latest few; ``default_ms`` before the first."""
@@ -258,14 +258,14 @@ class Pool(Struct):
             key = f"{'up' if replicas > previous else 'down'}:{reason}"
             self.changes[key] = self.changes.get(key, 0) + 1
 
-    def reset_desired(self, replicas: int, now: int) -> None:
+    def reset_decided(self, replicas: int, now: int) -> None:
         """Set the decided replicas without recording a scale-up or scale-down."""
-        self.desired = replicas
+        self.decided = replicas
         self.update_requests(now)
 
-    def forget_desired(self, now: int) -> None:
+    def forget_decided(self, now: int) -> None:
         """Take no decision to be in force: the workers that exist keep their places."""
-        self.desired, self.requested_at_ms = None, []
+        self.decided, self.requested_at_ms = None, []
         self.update_requests(now)
 
     def update_requests(self, now: int) -> None:
@@ -387,7 +387,7 @@ class Pool(Struct):
             expected_ready_at_ms=self.expected_ready_at_ms(now),
             schedule_replicas_min=self.schedule_minimum.replicas,
             schedule_ends_at_ms=self.schedule_minimum.ends_at_ms if self.schedule_minimum.replicas else None,
-            decided=self.desired is not None,
+            decided=self.decided is not None,
             undecided_max=self.undecided_max,
             start_up_ms=max(self.start_ups_ms, default=None),
             accelerator_type=accelerator.gpu_type if self.knobs.accelerator else "",

@@ -137,25 +137,25 @@ def announcement_requested(turn: Turn, event: AnnouncementRequested) -> None:
 
 
 def adopt(turn: Turn, decision: Decision) -> None:
-    """Make the counts of a decision the desired counts."""
+    """Make the counts of a decision the decided counts."""
     pools = turn.state.fleet.models[decision.model].pools
     moves = moves_ended_by(decision, pools)
     for target in decision.targets:
         pool = pools.get(target.pool)
         if pool is not None:
-            pool.set_desired(_plausible(turn.state, pool, target.replicas), turn.now, moves=moves[pool.name])
+            pool.set_decided(_plausible(turn.state, pool, target.replicas), turn.now, moves=moves[pool.name])
     turn.mark_changed(decision.model)
 
 
 def adopt_in_new_pools(turn: Turn, model: str) -> None:
-    """Make the counts of the decision in force the desired counts of pools that have none, unless it failed."""
+    """Make the counts of the decision in force the decided counts of pools that have none, unless it failed."""
     entry, pools = turn.state.ledger.entries.get(model), turn.state.fleet.models[model].pools
     if entry is None or entry.decision is None or entry.state in {"refused", "expired"}:
         return
     for target in entry.decision.targets:
         pool = pools.get(target.pool)
-        if pool is not None and pool.desired is None:
-            pool.reset_desired(_plausible(turn.state, pool, target.replicas), turn.now)
+        if pool is not None and pool.decided is None:
+            pool.reset_decided(_plausible(turn.state, pool, target.replicas), turn.now)
 
 
 def _plausible(state: AgentState, pool: Pool, replicas: int) -> int:
@@ -183,8 +183,8 @@ def _set_baseline(turn: Turn, decision: Decision) -> None:
     pools = turn.state.fleet.models[decision.model].pools
     for target in decision.targets:
         pool = pools.get(target.pool)
-        if pool is not None and pool.desired is None:
-            pool.reset_desired(target.previous, turn.now)
+        if pool is not None and pool.decided is None:
+            pool.reset_decided(target.previous, turn.now)
 
 
 def _mark_superseded(state: AgentState, decision_id: str, by: str) -> None:
@@ -206,14 +206,14 @@ def _count_changes(turn: Turn, decision: Decision) -> None:
 
 
 def _reset_desired(turn: Turn, model: str, in_force: Mapping[str, int] = _NONE_IN_FORCE) -> None:
-    """Reset the desired counts after a decision failed.
+    """Reset the decided counts after a decision failed.
 
     They become the counts that its scaler keeps (``in_force``), which a leader may have lost with the data of the
     store, and are decided again, since the next leader knows only the stored ones. They may be above the maximum, as
     the scaler refuses whatever starts from less; the next decision cancels what is above. A scaler may claim any count,
     so no more are believed than may register. Other counts become those of the existing workers, between the two
     counts of the change: workers that are missing for a moment would otherwise turn a refused scale-up into a
-    scale-down, and workers that nobody requested would become desired.
+    scale-down, and workers that nobody requested would count as decided.
     """
     state, now = turn.state, turn.now
     state.drains.cancel_held(model, state.fleet, now)
@@ -224,9 +224,9 @@ def _reset_desired(turn: Turn, model: str, in_force: Mapping[str, int] = _NONE_I
         existing = pool.ready + pool.worker_counts(now).starting - pool.moved
         if pool.name in in_force:
             state.fleet.models[model].reconcile = True
-            pool.reset_desired(min(in_force[pool.name], pool.workers_quota), now)
+            pool.reset_decided(min(in_force[pool.name], pool.workers_quota), now)
         else:
-            pool.reset_desired(min(max(existing, low), high), now)
+            pool.reset_decided(min(max(existing, low), high), now)
     # In the state and not only in this turn: a snapshot may be taken before the next one.
     state.fleet.models[model].plan_at_ms = now
 

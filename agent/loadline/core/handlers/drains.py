@@ -55,8 +55,8 @@ def drain_requested(turn: Turn, event: DrainRequested) -> None:
         state.reject(Rejection.DRAINS_FULL)
         return
     for known in pools.values():
-        if known.desired is None:
-            known.reset_desired(
+        if known.decided is None:
+            known.reset_decided(
                 known.effective_target(now) - known.moved, now
             )  # otherwise the target would shrink with the worker
     victim = Victim(event.worker, worker.record.incarnation)

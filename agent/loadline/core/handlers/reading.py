@@ -54,7 +54,7 @@ def _forget_outdated(state: AgentState, stored: list[StoredDecision], event: Dec
         if state.ledger.forget_before(model, state.leadership.epoch):
             state.fleet.models[model].removed_pools.clear()
             for pool in state.fleet.models[model].pools.values():
-                pool.forget_desired(now)
+                pool.forget_decided(now)
 
 
 def store_went_back(turn: Turn) -> Effect:

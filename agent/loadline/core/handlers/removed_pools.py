@@ -15,7 +15,7 @@ from loadline.core.vocabulary.decisions import Victim
 def keep(turn: Turn, model: ModelState, pool: Pool) -> None:
     """Keep the count and the drains of a pool that is removed; a pool without a decision has none."""
     state = turn.state
-    if pool.desired is None:
+    if pool.decided is None:
         return
     begun = [
         drain
@@ -42,7 +42,7 @@ def restore(turn: Turn) -> None:
             pool = model.pools.get(name)
             if turn.now < one.until_ms and pool is None:
                 model.removed_pools[name] = one
-            elif turn.now < one.until_ms and pool is not None and pool.desired is None:
+            elif turn.now < one.until_ms and pool is not None and pool.decided is None:
                 _restore(turn, model, pool, one)
         decisions.adopt_in_new_pools(turn, model.name)  # those that another leader has decided on
     drains.resume_drains(turn)
@@ -55,7 +55,7 @@ def forget(model: ModelState, epoch: int) -> None:
 
 def _restore(turn: Turn, model: ModelState, pool: Pool, removed: RemovedPool) -> None:
     state = turn.state
-    pool.reset_desired(removed.replicas, turn.now)
+    pool.reset_decided(removed.replicas, turn.now)
     model.reconcile = True  # a decision without the pool may be in force, and the next leader knows that only
     for drain in removed.drains:
         victim = Victim(drain.worker, drain.incarnation)
@@ -64,7 +64,7 @@ def _restore(turn: Turn, model: ModelState, pool: Pool, removed: RemovedPool) ->
 
 def _replicas(state: AgentState, model: ModelState, pool: Pool) -> int:
     """Return the count that the scaler of a pool keeps: before a decision is accepted, it may be the former one."""
-    entry, desired = state.ledger.entries.get(model.name), pool.desired or 0
+    entry, decided = state.ledger.entries.get(model.name), pool.decided or 0
     if entry is None or entry.decision is None or entry.state != "committed":
-        return desired
-    return max([desired, *(target.previous for target in entry.decision.targets if target.pool == pool.name)])
+        return decided
+    return max([decided, *(target.previous for target in entry.decision.targets if target.pool == pool.name)])

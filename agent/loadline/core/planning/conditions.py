@@ -148,7 +148,7 @@ def empty_pools(model: Model, now: int, *, scales_to_zero: bool) -> list[Pool]:
     targets = {pool.name: _intended(pool, now) for pool in model.pools.values()}
     served_roles = {pool.knobs.role for pool in model.pools.values() if targets[pool.name]}
     at_zero = scales_to_zero and not served_roles
-    undecided = (pool for pool in model.pools.values() if pool.desired is None and not at_zero)
+    undecided = (pool for pool in model.pools.values() if pool.decided is None and not at_zero)
     unserved = {pool.name for pool in undecided if pool.knobs.role not in served_roles}
     return [pool for pool in model.pools.values() if not pool.ready and (targets[pool.name] or pool.name in unserved)]
 
@@ -244,4 +244,4 @@ def _is_empty_as_intended(model: Model, reason: Reason, now: int) -> bool:
 def _intended(pool: Pool, now: int) -> int:
     """Return the target of a pool; before the first decision at least its minimum, though no worker exists."""
     target = pool.effective_target(now)
-    return max(target, pool.minimum) if pool.desired is None else target
+    return max(target, pool.minimum) if pool.decided is None else target

@@ -103,7 +103,7 @@ class AgentState(Struct):
         if not known or not self.leadership.may_commit(now):
             return False
         registering = now - self.acting_since_ms < self.fleet.knobs.stale_after_ms
-        return not registering or all(pool.desired is not None for pool in model.pools.values())
+        return not registering or all(pool.decided is not None for pool in model.pools.values())
 
     def drains_full(self, model: str, home: str) -> bool:
         """Return True if as many workers drain, or are victims of a pending decision, as one may name.

@@ -92,7 +92,7 @@ class CommitCheck:
         if now < history.backoff_until_ms.get(model, now):
             self.report("P2-back-off", f"{history.backoff_until_ms[model] - now} ms too early")
         young_ms = now - history.acting_since_ms
-        if young_ms < history.settings.fleet.stale_after_ms and any(p.desired is None for p in self.pools.values()):
+        if young_ms < history.settings.fleet.stale_after_ms and any(p.decided is None for p in self.pools.values()):
             self.report("I9-young", f"{model} after {young_ms} ms")
 
     def _has_reason(self, pool: Pool, *codes: ReasonCode) -> bool:
