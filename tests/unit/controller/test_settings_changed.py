@@ -142,15 +142,15 @@ def test_settings_without_new_counts_cause_no_decision() -> None:
     assert harness.controller.state.counters["settings_changed"] == 1
 
 
-def test_a_longer_deadline_makes_late_workers_starting_again() -> None:
+def test_a_longer_deadline_makes_overdue_workers_starting_again() -> None:
     harness = leading()
     starting = WorkerRecord("m", "decode", "c", "decode", 1, "starting")
     harness.handle(WorkerRegistered(RegisteredWorker(starting, 5)))
     harness.advance(62)
     pool = harness.controller.state.fleet.models["m"].pools["decode"]
-    assert pool.late == 1
+    assert pool.overdue == 1
     change(harness, with_model(harness.controller.settings, "m", pools=(replace(DECODE, start_deadline_ms=120_000),)))
-    assert (pool.late, pool.worker_counts(harness.now).starting) == (0, 1)
+    assert (pool.overdue, pool.worker_counts(harness.now).starting) == (0, 1)
 
 
 def test_a_model_can_change_its_kind_of_planner() -> None:

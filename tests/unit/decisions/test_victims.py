@@ -90,7 +90,7 @@ def test_without_more_workers_than_desired_the_least_work_decides(desired: int |
 
 def test_a_worker_past_its_start_deadline_leaves_before_the_one_that_replaces_it() -> None:
     pool = with_arrivals(("stuck", 1, 0), ("replacement", 2, 0), desired=1)
-    pool.workers["stuck"].late = True
+    pool.workers["stuck"].overdue = True
     assert chosen(pool, 1) == [Victim("stuck", 1)]
 
 

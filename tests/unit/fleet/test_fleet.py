@@ -319,7 +319,7 @@ def test_totals_equal_a_recount(sequence_of_operations: list[tuple[object, ...]]
         assert fleet.workers == len(workers)
         assert pool.ready == sum(worker.availability == "ready" for worker in workers)
         assert pool.starting == sum(worker.availability == "starting" for worker in workers)
-        assert 0 <= pool.late <= pool.starting
+        assert 0 <= pool.overdue <= pool.starting
         assert min(msgspec.structs.astuple(pool.worker_counts(now))) >= 0
     refresh(pool, now)
     fresh = [w for w in pool.workers.values() if w.availability == "ready" and 0 <= now - w.seen_at_ms <= STALE_MS]

@@ -119,7 +119,7 @@ def test_requests_that_are_served_later_are_late_once() -> None:
     hold.record_growth(6, 10.0, START_UP_MS, 180_000)
     for requests in (30.0, 30.0, -50.0, -50.0, 20.0):
         hold.record_excess(requests)
-    assert hold.late == 60.0
+    assert hold.late_requests_max == 60.0
 
 
 def test_a_worker_that_turns_out_to_serve_more_shortens_what_is_held() -> None:

@@ -126,7 +126,7 @@ def choose_victims(
     excess = max(0, len(candidates) - pool.places)
     arrivals = sorted(
         removable,
-        key=lambda worker: (not worker.late, bool(worker.counted_from), -worker.create_revision, cost(worker)),
+        key=lambda worker: (not worker.overdue, bool(worker.counted_from), -worker.create_revision, cost(worker)),
     )
     latest = {worker.record.worker for worker in arrivals[: min(excess, count)]}
     return sorted(removable, key=lambda worker: (worker.record.worker not in latest, cost(worker)))[:count]

@@ -70,7 +70,7 @@ class Model(Struct):
             pool.refresh_totals(now, knobs.stale_after_ms)
 
     def expire_silent(self, now: int, knobs: FleetKnobs) -> None:
-        """Stop counting stale workers and mark late ones in all pools; O(workers)."""
+        """Stop counting stale workers and mark overdue ones in all pools; O(workers)."""
         for pool in self.pools.values():
             pool.expire_silent(now, knobs.stale_after_ms)
 

@@ -92,7 +92,7 @@ class Pool(Struct):
     fresh: int = 0
     ready: int = 0
     starting: int = 0
-    late: int = 0
+    overdue: int = 0
     """Starting workers past the start deadline, as of the last ``expire_silent``."""
     load: WorkerLoad = field(default_factory=WorkerLoad)
     decided: int | None = None
@@ -178,26 +178,26 @@ class Pool(Struct):
         """Apply new settings. Workers and decisions are kept."""
         self.knobs, self.engine, self.accelerator = knobs, engine, accelerator
         self.schedule_minimum = NO_SCHEDULE_MINIMUM  # until its schedules are evaluated
-        for worker in self.workers.values():  # with a longer deadline, some are no longer late
-            if worker.late and now - worker.registered_at_ms <= knobs.start_deadline_ms:
-                worker.late = False
-                self.late -= 1
+        for worker in self.workers.values():  # with a longer deadline, some are no longer overdue
+            if worker.overdue and now - worker.registered_at_ms <= knobs.start_deadline_ms:
+                worker.overdue = False
+                self.overdue -= 1
         self.update_requests(now)
 
     def worker_counts(self, now: int) -> WorkerCounts:
         """Count the workers by state."""
         overdue = self._overdue_requests(now)
         return WorkerCounts(
-            self.ready, self.starting - self.late, len(self.requested_at_ms) - overdue, self.late + overdue
+            self.ready, self.starting - self.overdue, len(self.requested_at_ms) - overdue, self.overdue + overdue
         )
 
     def expected_workers(self, now: int) -> int:
         """Return ``worker_counts().expected`` at less cost."""
-        return self.ready + self.starting - self.late + len(self.requested_at_ms) - self._overdue_requests(now)
+        return self.ready + self.starting - self.overdue + len(self.requested_at_ms) - self._overdue_requests(now)
 
     def overdue_workers(self, now: int) -> int:
         """Return ``worker_counts().overdue`` at less cost."""
-        return self.late + self._overdue_requests(now)
+        return self.overdue + self._overdue_requests(now)
 
     def _overdue_requests(self, now: int) -> int:
         return bisect_left(self.requested_at_ms, now - self.knobs.start_deadline_ms) if self.requested_at_ms else 0
@@ -325,8 +325,8 @@ class Pool(Struct):
             if worker.counted and now - worker.seen_at_ms > stale_after_ms:
                 self._uncount(worker)
             elif worker.counted_as == "starting" and now - worker.registered_at_ms > self.knobs.start_deadline_ms:
-                self.late += not worker.late
-                worker.late = True
+                self.overdue += not worker.overdue
+                worker.overdue = True
 
     def _uncount(self, worker: WorkerState) -> None:
         if worker.counted:
@@ -342,8 +342,8 @@ class Pool(Struct):
         if before == after:
             return
         self.starting += (after == "starting") - (before == "starting")
-        self.late -= worker.late
-        worker.late = False
+        self.overdue -= worker.overdue
+        worker.overdue = False
         if "ready" in {before, after}:
             self.ready += (after == "ready") - (before == "ready")
             self.ready_changed_at_ms = now

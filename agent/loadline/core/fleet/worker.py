@@ -72,7 +72,7 @@ class WorkerState(Struct, omit_defaults=True, gc=False):
     """True if another agent continues the drain; this agent resumes it if it leads again."""
     unschedulable: bool = False
     """True if a rank reports that it must not receive work."""
-    late: bool = False
+    overdue: bool = False
     """True if it is starting and past the start deadline, as of the last ``Pool.expire_silent``."""
     seen_at_ms: int = -1
     """Time of its last report, by the agent's clock; -1: none."""

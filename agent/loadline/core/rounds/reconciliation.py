@@ -50,6 +50,6 @@ def _kept_workers_report(pool: Pool) -> bool:
     some of it places, so it must not stay by saying nothing. A worker that moved here was requested.
     """
     in_service = [worker for worker in pool.workers.values() if worker.availability != "out"]
-    in_service.sort(key=lambda worker: (worker.late, not worker.counted_from, worker.create_revision))
+    in_service.sort(key=lambda worker: (worker.overdue, not worker.counted_from, worker.create_revision))
     ready = [worker.counted for worker in in_service[: pool.places] if worker.counted_as == "ready"]
     return any(ready) or not ready

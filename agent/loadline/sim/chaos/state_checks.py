@@ -222,7 +222,7 @@ def check_totals(history: AgentHistory, now: int, report: ReportViolation) -> No
             phases = [worker.counted_as for worker in pool.workers.values()]
             actual = (pool.fresh, pool.ready, pool.starting, pool.load)
             expected = (len(counted), phases.count("ready"), phases.count("starting"), total)
-            if actual != expected or min(total.kv_micro, total.waiting, total.running, pool.late) < 0:
+            if actual != expected or min(total.kv_micro, total.waiting, total.running, pool.overdue) < 0:
                 report("I13-finite", f"{model.name}/{pool.name}: {actual}, expected {expected}")
     history.totals_checked_ms = now
     if fleet.workers != workers:

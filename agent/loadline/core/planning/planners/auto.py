@@ -93,7 +93,7 @@ class AutoPlanner(Planner):
     summary = "Learns what a worker serves within the objectives and provides for the arrivals; needs no profile."
     Knobs = AutoPlannerKnobs
     needs = Needs(traffic="optional", objectives=frozenset({"ttft_ms", "itl_ms", "attainment"}), shares_role_load=True)
-    pool_fields: ClassVar[tuple[str, ...]] = ("pools", "estimated", "late")
+    pool_fields: ClassVar[tuple[str, ...]] = ("pools", "estimated", "backlogged")
     guardrails: ClassVar[GuardrailKnobs] = UNPACED
 
     knobs: AutoPlannerKnobs
@@ -109,7 +109,7 @@ class AutoPlanner(Planner):
     """Arrivals since the last sample above which another is taken at once."""
     forecasts: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Arrivals (1/s) to provide for when growing and when shrinking, by lead time, as of the last sample."""
-    late: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    backlogged: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Workers with a backlog that they cannot serve within TTFT: the first to go in a shrink."""
     passed_on: RollingMax = field(default_factory=lambda: RollingMax(PASSED_ON_MS))
     """Requests/s that prefill workers pass on while some have a backlog, in thousandths."""
@@ -256,7 +256,7 @@ class AutoPlanner(Planner):
 
     def _victims(self) -> dict[str, tuple[str, ...]]:
         """Return the workers to lose first in each pool that has any."""
-        return {name: late for name, late in self.late.items() if late}
+        return {name: workers for name, workers in self.backlogged.items() if workers}
 
     def _inputs(self, model: Model) -> dict[str, float]:
         """Return what was learned of each pool, in requests per second."""
@@ -298,9 +298,9 @@ class AutoPlanner(Planner):
                 found[pool.name] = held
             else:
                 loads.append(self._load(model, pool, now))
-        self.late |= {load.pool.name: load.late_workers() for load in loads}
+        self.backlogged |= {load.pool.name: load.backlogged_workers() for load in loads}
         if pools[0].knobs.role == "prefill":
-            self.passed_on.push(now, thousandths(passed_on(loads, self.late)))
+            self.passed_on.push(now, thousandths(passed_on(loads, self.backlogged)))
         needs = [load.needs() for load in loads]
         shared = None
         if len(pools) > 1 and loads:

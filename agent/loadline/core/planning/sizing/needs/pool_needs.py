@@ -170,7 +170,7 @@ class PoolLoad(Struct, frozen=True):
             found = queues.need_by_queues(self.model, self.pool, rate, self.now)
         return found
 
-    def late_workers(self) -> tuple[str, ...]:
+    def backlogged_workers(self) -> tuple[str, ...]:
         """Return the workers whose queue is a backlog: requests that join it are late, whatever others do."""
         if self.pool.load.waiting <= _BACKLOG_MIN:
             return ()  # so no worker has a backlog

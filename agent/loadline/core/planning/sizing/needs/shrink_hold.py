@@ -53,7 +53,7 @@ class ShrinkHold(Struct):
     """Time when its workers are ready, and the lull is judged."""
     waiting: float = 0.0
     """Requests since then beyond what the ready workers serve, less those served later."""
-    late: float = 0.0
+    late_requests_max: float = 0.0
     """Highest number of them."""
     cost_worker_s: float = 0.0
     """Cost of one of them in worker-seconds."""
@@ -111,20 +111,20 @@ class ShrinkHold(Struct):
             return
         if self.grown_at_ms < 0:
             self.grown_at_ms, self.grown_from, self.ready_at_ms = now, self.current, now + start_up_ms
-            self.waiting, self.late, self.grown_to = 0.0, 0.0, 0
+            self.waiting, self.late_requests_max, self.grown_to = 0.0, 0.0, 0
         self.cost_worker_s, self.grown_to = cost_worker_s, max(self.grown_to, wanted)
 
     def record_excess(self, requests: float) -> None:
         """Record the arrivals of a sample less the requests that the ready workers serve in its time."""
         if self.grown_at_ms >= 0:
             self.waiting = max(0.0, self.waiting + requests)
-            self.late = max(self.late, self.waiting)
+            self.late_requests_max = max(self.late_requests_max, self.waiting)
 
     def _learn(self) -> None:
         """Compare what the last lull has cost with what it has saved."""
         idle = min(self.shrunk_from, self.grown_to) - self.grown_from
         saved_worker_s = idle * (self.grown_at_ms - self.shrunk_at_ms) / 1_000.0
-        lost_worker_s = self.late * self.cost_worker_s
+        lost_worker_s = self.late_requests_max * self.cost_worker_s
         if lost_worker_s > saved_worker_s:
             even_ms = int(1_000.0 * lost_worker_s / (self.grown_to - self.grown_from))
             lull_ms = self.grown_at_ms - self.lull_since_ms

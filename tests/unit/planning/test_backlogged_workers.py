@@ -9,14 +9,14 @@ def victims(waiting: int) -> tuple[str, ...]:
     """Return the victims of six workers, of which two report waiting requests."""
     world = AutoWorld(6)
     world.run(60.0, 60)
-    late = sorted(world.pool.workers)[:2]
-    for name in late:
+    backlogged = sorted(world.pool.workers)[:2]
+    for name in backlogged:
         one = WorkerSample(10_000, 0, kv_usage_ratio=0.1, waiting_requests=waiting, running_requests=20)
         world.fleet.fleet.ingest(reported(name, one, pool="engine"), world.fleet.now)
     model = world.fleet.refresh()
     world.planner._sample(model, world.fleet.now + 1_000)
     found = world.planner.plan(model, world.fleet.now + 1_000).victims.get("engine", ())
-    assert found in {(), tuple(late)}
+    assert found in {(), tuple(backlogged)}
     return found
 
 
