@@ -46,8 +46,8 @@ def test_a_latency_that_does_not_rise_has_no_limit() -> None:
     for rate in (5.0, 20.0):
         curve.add(rate, BASE_MS, BASE_MS, now=0)
     assert curve.rate_within(LIMIT_MS) == math.inf
-    assert curve.rate_within(LIMIT_MS, most=90.0) == 90.0
-    assert curve.rate_within(LIMIT_MS, most=10.0) == 20.0, "this rate was observed"
+    assert curve.rate_within(LIMIT_MS, rate_max=90.0) == 90.0
+    assert curve.rate_within(LIMIT_MS, rate_max=10.0) == 20.0, "this rate was observed"
 
 
 def test_an_overload_alone_gives_less_than_its_rate() -> None:

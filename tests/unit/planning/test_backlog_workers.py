@@ -4,9 +4,11 @@ from loadline.core.planning.sizing.needs.backlog_workers import QueuedRequests, 
 
 
 def chosen(
-    queued: QueuedRequests, *, requests_per_s: float = 150.0, current: int = 6, most: int = 16, cost: float = 0.4
+    queued: QueuedRequests, *, requests_per_s: float = 150.0, current: int = 6, workers_max: int = 16, cost: float = 0.4
 ) -> int:
-    return workers_for_backlog(queued, requests_per_s, 28.0, needed=5.8, current=current, most=most, cost_of_late=cost)
+    return workers_for_backlog(
+        queued, requests_per_s, 28.0, needed=5.8, current=current, workers_max=workers_max, cost_of_late=cost
+    )
 
 
 def test_without_a_backlog_the_arrivals_decide() -> None:
@@ -29,15 +31,15 @@ def test_existing_workers_are_kept_for_a_backlog_that_is_too_small_to_start_some
 
 
 def test_a_count_never_exceeds_the_maximum_for_a_backlog() -> None:
-    assert chosen(QueuedRequests(100_000, 2), most=9, cost=10.0) == 9
+    assert chosen(QueuedRequests(100_000, 2), workers_max=9, cost=10.0) == 9
 
 
 def test_arrivals_above_the_maximum_are_still_asked_for() -> None:
-    assert chosen(QueuedRequests(100, 2), most=4) == 6
+    assert chosen(QueuedRequests(100, 2), workers_max=4) == 6
 
 
 def test_a_huge_maximum_is_searched_in_few_steps() -> None:
     found = workers_for_backlog(
-        QueuedRequests(1e6, 2), 1e7, 28.0, needed=10.0, current=6, most=1_000_000, cost_of_late=100.0
+        QueuedRequests(1e6, 2), 1e7, 28.0, needed=10.0, current=6, workers_max=1_000_000, cost_of_late=100.0
     )
     assert 10 <= found <= 1_000_000

@@ -17,27 +17,27 @@ def reversed_shrink(*, growing: float = 18.5, grown_ms: int = GROWN_MS) -> Rever
 
 def test_the_load_that_reversed_a_shrink_keeps_the_added_worker() -> None:
     found = reversed_shrink()
-    assert found.least(18.0, GROWN_MS + 60_000) == 3
-    assert found.least(16.5, GROWN_MS + 60_000) == 3, "the mean of a minute varies"
-    assert found.least(16.0, GROWN_MS + 60_000) == 2, "the load has fallen"
-    assert found.least(36.0, GROWN_MS + 60_000) == 5, "the load of each worker counts"
+    assert found.replicas_min(18.0, GROWN_MS + 60_000) == 3
+    assert found.replicas_min(16.5, GROWN_MS + 60_000) == 3, "the mean of a minute varies"
+    assert found.replicas_min(16.0, GROWN_MS + 60_000) == 2, "the load has fallen"
+    assert found.replicas_min(36.0, GROWN_MS + 60_000) == 5, "the load of each worker counts"
 
 
 def test_it_is_forgotten_after_half_an_hour() -> None:
-    assert reversed_shrink().least(18.0, GROWN_MS + 1_800_000) == 3
-    assert reversed_shrink().least(18.0, GROWN_MS + 1_800_001) == 0
+    assert reversed_shrink().replicas_min(18.0, GROWN_MS + 1_800_000) == 3
+    assert reversed_shrink().replicas_min(18.0, GROWN_MS + 1_800_001) == 0
 
 
 def test_a_growth_for_a_rising_load_or_long_after_the_shrink_reverses_none() -> None:
-    assert reversed_shrink(growing=20.0).least(18.0, GROWN_MS) == 0
-    assert reversed_shrink(grown_ms=SHRUNK_MS + 600_001).least(18.0, SHRUNK_MS + 600_001) == 0
-    assert ReversedShrink().least(18.0, GROWN_MS) == 0
+    assert reversed_shrink(growing=20.0).replicas_min(18.0, GROWN_MS) == 0
+    assert reversed_shrink(grown_ms=SHRUNK_MS + 600_001).replicas_min(18.0, SHRUNK_MS + 600_001) == 0
+    assert ReversedShrink().replicas_min(18.0, GROWN_MS) == 0
 
 
 def test_a_second_growth_needs_a_shrink_of_its_own() -> None:
     found = reversed_shrink()
     found.record_growth(9.0, 9.0, 3, GROWN_MS + 1_000)
-    assert found.least(18.0, GROWN_MS + 2_000) == 3
+    assert found.replicas_min(18.0, GROWN_MS + 2_000) == 3
 
 
 def test_the_planner_keeps_the_worker_and_says_why_and_for_how_long() -> None:

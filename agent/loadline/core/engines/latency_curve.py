@@ -151,14 +151,14 @@ class LatencyCurve(Struct, dict=True):
         fall = max(0.0, within.inverse - highest.inverse) / (highest.rate - within.rate)
         return 1.0 / min(within.inverse + fall * within.rate, bound)
 
-    def rate_within(self, limit_ms: float, *, extrapolate: bool = True, most: float = inf) -> float:
+    def rate_within(self, limit_ms: float, *, extrapolate: bool = True, rate_max: float = inf) -> float:
         """Return the work rate at which the mean latency is the limit; infinite if no observed rate reaches it.
 
         Args:
             limit_ms: The limit.
             extrapolate: Also estimate a rate above the observed ones, along the line through them. Otherwise a latest
                 point above the limit that may be chance does not count.
-            most: Bound of such an estimate, which also holds where the latency does not rise.
+            rate_max: Bound of such an estimate, which also holds where the latency does not rise.
         """
         if not self.bins:
             return inf
@@ -174,7 +174,7 @@ class LatencyCurve(Struct, dict=True):
         fall = (1.0 / base_ms - inverse) / rate if rate else 0.0
         if found == inf and extrapolate:
             line = min(1.0 / base_ms - bound, _UTILISATION_MAX / base_ms) / fall if fall > 0.0 else inf
-            found = max(rate, min(line, most))
+            found = max(rate, min(line, rate_max))
         if not extrapolate and self.latest_ms < _CHANCE_RATIO_MAX * limit_ms and self.latest_is_chance:
             return found
         return self._within_latest(found, limit_ms, base_ms)

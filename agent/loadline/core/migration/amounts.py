@@ -60,7 +60,7 @@ def size_for_balance(metric: MetricName, threshold: float) -> Sizer:
         if gap < gap_min - _ROUNDING or tokens <= each:
             needed = max(gap_min, gap * each / tokens)
             loads = {"source": load_of(source), "destination": load_of(destination)}
-            return NotPlanned.of(MigrationCode.GAP_TOO_SMALL, **loads, least=needed)
+            return NotPlanned.of(MigrationCode.GAP_TOO_SMALL, **loads, gap_min=needed)
         obstacle = _worker_soon_ready(view) or _finishes_sooner(view, each)
         if obstacle is not None:
             return obstacle

@@ -38,7 +38,7 @@ SENTENCES: Final[dict[MigrationCode, str]] = {
     MigrationCode.ADVISED: (
         "up to {requests:g} requests, about {tokens:.0f} tokens, would be migrated, but no_operation is set"
     ),
-    MigrationCode.GAP_TOO_SMALL: "the loads {source:.3g} and {destination:.3g} differ by less than {least:g}",
+    MigrationCode.GAP_TOO_SMALL: "the loads {source:.3g} and {destination:.3g} differ by less than {gap_min:g}",
     MigrationCode.NO_ROOM: "a request has {tokens:.0f} tokens, the destination has room for {room:.0f}",
     MigrationCode.FINISHES_SOONER: (
         "copying a request takes {copy_ms:.0f} ms, and it completes in {left_ms:.0f} ms on average"

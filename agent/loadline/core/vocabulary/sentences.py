@@ -49,9 +49,9 @@ SENTENCES: Final[dict[str, str]] = {
         "{wanted:g} raised to {allowed:g}: {under_way:g} requests are outstanding and no worker serves the role"
     ),
     "load_high": (
-        "the load of every worker exceeds {target:.0f}, which gives {latency_ms:g} ms; the lowest is {least:.0f}"
+        "the load of every worker exceeds {target:.0f}, which gives {latency_ms:g} ms; the lowest is {load_min:.0f}"
     ),
-    "load_low": "worker loads are at most {most:.0f}, below {target:.0f}: one worker fewer suffices",
+    "load_low": "worker loads are at most {load_max:.0f}, below {target:.0f}: one worker fewer suffices",
     "worker_queue_high": (
         "requests have waited for {queued_ms:time} at half of the {ready:g} workers or more; {waiting:g} wait and "
         "{running:g} run"
@@ -140,7 +140,7 @@ SENTENCES: Final[dict[str, str]] = {
     "forecast_fallback": "the forecast failed and the last value is used",
     "load_learning": "{known:g} of {needed:g} required samples of load and latency are available",
     "load_within": (
-        "worker loads are between {least:.0f} and {most:.0f}; a load of {target:.0f} gives {latency_ms:g} ms"
+        "worker loads are between {load_min:.0f} and {load_max:.0f}; a load of {target:.0f} gives {latency_ms:g} ms"
     ),
     "consolidation_refused": "with one worker fewer, the others would exceed {latency_ms:g} ms",
     "planner_failed": "the planner failed and the current target is kept; report this with the journal",

@@ -147,10 +147,10 @@ class PoolEvidence(Struct):
         self.window.add(second, traffic.share)
         curve = self.ttft if pool.knobs.role == "prefill" else self.itl
         done = (self.window.ttft_ms if curve is self.ttft else self.window.itl_ms).count
-        span_ms, least_ms = now - self.window.since_ms, _WINDOW_MS if curve.bins else _FIRST_WINDOW_MS
+        span_ms, min_ms = now - self.window.since_ms, _WINDOW_MS if curve.bins else _FIRST_WINDOW_MS
         if self.queues.is_unbalanced:
-            done, least_ms = int(self.window.arrivals), _UNBALANCED_MS
-        if span_ms >= least_ms and (done >= _COMPLETED_MIN or span_ms >= _WINDOW_MAX_MS):
+            done, min_ms = int(self.window.arrivals), _UNBALANCED_MS
+        if span_ms >= min_ms and (done >= _COMPLETED_MIN or span_ms >= _WINDOW_MAX_MS):
             self._learn(model, pool, lengths, second, now)
             self._begin(pool, second, now)
 
@@ -164,8 +164,8 @@ class PoolEvidence(Struct):
         if role != "decode":
             limit_ms = self.ttft_limit_ms(objectives)
             alone = self.ttft.service_rate(_TTFT_TOKENS, limit_ms)  # of a worker that computes without a pause
-            most = alone - 1_000.0 * _TTFT_TOKENS / limit_ms
-            rate = self.ttft.rate_within(limit_ms, extrapolate=role == "prefill", most=most)
+            rate_max = alone - 1_000.0 * _TTFT_TOKENS / limit_ms
+            rate = self.ttft.rate_within(limit_ms, extrapolate=role == "prefill", rate_max=rate_max)
             others = min((other for other in rates if 0.0 < other < inf), default=0.0)
             if role == "prefill" and self.ttft.highest_rate_within(limit_ms):
                 others = alone
@@ -229,11 +229,11 @@ class PoolEvidence(Struct):
         """
         objective_ms, share = self.itl_objective_ms(objectives), itl_share(objectives)
         if self.shares_role:
-            least_ms, most_ms = 0.0, share * objective_ms
+            min_ms, max_ms = 0.0, share * objective_ms
         else:
-            least_ms = min(_ABOVE_BASE * self.itl.base_ms(objective_ms), _NEAR_SHARE * objective_ms)
-            most_ms = max(_ITL_SHARE_MAX, share) * objective_ms
-        limit_ms = max(least_ms, share * objective_ms)
+            min_ms = min(_ABOVE_BASE * self.itl.base_ms(objective_ms), _NEAR_SHARE * objective_ms)
+            max_ms = max(_ITL_SHARE_MAX, share) * objective_ms
+        limit_ms = max(min_ms, share * objective_ms)
         if role != "aggregated" or not self.outputs_per_work:
             return limit_ms
         for _ in range(_ITERATIONS):
@@ -242,7 +242,7 @@ class PoolEvidence(Struct):
                 return limit_ms
             batch = rate * self.outputs_per_work * limit_ms / 1_000.0
             variation = max(0.0, 1.0 - self.itl.base_ms(limit_ms) / limit_ms) / sqrt(max(batch, _BATCH_MIN))
-            limit_ms = max(least_ms, min(most_ms, objective_ms / (1.0 + deviations(objectives) * variation)))
+            limit_ms = max(min_ms, min(max_ms, objective_ms / (1.0 + deviations(objectives) * variation)))
         return limit_ms
 
     def itl_objective_ms(self, objectives: ObjectiveKnobs) -> float:

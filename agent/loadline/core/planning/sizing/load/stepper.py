@@ -80,8 +80,8 @@ class LoadStepper(Struct):
             for kind, values in _by_kind(pool, self.loads[name]).items():
                 if values:
                     loads = [value.now for value in values]
-                    found[f"{name}.{kind}_least"] = min(loads)
-                    found[f"{name}.{kind}_most"] = max(loads)
+                    found[f"{name}.{kind}_min"] = min(loads)
+                    found[f"{name}.{kind}_max"] = max(loads)
             if pool.knobs.role != "decode" and estimates_prompts(pool):
                 found[f"{name}.prefill_tokens_estimated"] = 1.0
         return found
@@ -150,14 +150,19 @@ def _step(pool: Pool, work: DecodeWork, now: int) -> LoadStep:
     highs = [load * share for load in work.expected(up)]
     if load_step(highs, up) > 0:
         step = min(max(work.needed(up) - counts.expected, 1), counts.expected)
-        numbers = {"target": up, "latency_ms": work.objective_ms, "least": min(highs)}
+        numbers = {"target": up, "latency_ms": work.objective_ms, "load_min": min(highs)}
         return LoadStep(step, Reason.of(ReasonCode.LOAD_HIGH, name, **numbers))
     removal = work.removal(down) if work.sensitivity > 0.0 else "no"
     if removal == "yes":
         return _remove_one(pool, work, down, counts.expected)
     if removal == "refused":
         return LoadStep(0, Reason.of(ReasonCode.CONSOLIDATION_REFUSED, name, latency_ms=work.objective_ms))
-    within = {"least": min(highs), "most": work.highest, "target": min(up, 1e12), "latency_ms": work.objective_ms}
+    within = {
+        "load_min": min(highs),
+        "load_max": work.highest,
+        "target": min(up, 1e12),
+        "latency_ms": work.objective_ms,
+    }
     return LoadStep(0, Reason.of(ReasonCode.LOAD_WITHIN, name, **within))
 
 
@@ -168,7 +173,7 @@ def _remove_one(pool: Pool, work: DecodeWork, down: float, expected: int) -> Loa
         return LoadStep(0, Reason.of(ReasonCode.SILENT_WORKERS, name, silent=silent))
     if expected > pool.ready:
         return LoadStep(0, Reason.of(ReasonCode.WORKERS_PENDING, name, pending=expected - pool.ready))
-    return LoadStep(-1, Reason.of(ReasonCode.LOAD_LOW, name, target=work.removal_limit(down), most=work.highest))
+    return LoadStep(-1, Reason.of(ReasonCode.LOAD_LOW, name, target=work.removal_limit(down), load_max=work.highest))
 
 
 def _paced(pool: Pool, step: LoadStep, interval_ms: int, now: int) -> LoadStep:

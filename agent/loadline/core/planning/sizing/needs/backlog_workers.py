@@ -32,7 +32,7 @@ def workers_for_backlog(
     *,
     needed: float,
     current: int,
-    most: int,
+    workers_max: int,
     cost_of_late: float,
 ) -> int:
     """Return the count at which late requests and additional workers cost least.
@@ -43,17 +43,17 @@ def workers_for_backlog(
         served_per_s: Requests that a worker with a backlog serves per second.
         needed: Workers that serve the arrivals.
         current: Present target.
-        most: Largest count.
+        workers_max: Largest count.
         cost_of_late: Cost of a late request in worker-seconds.
     """
-    least = ceil(needed)
-    best, best_cost = least, float("inf")
-    count = max(least, queued.workers, 1)
-    while count <= most:
+    workers_min = ceil(needed)
+    best, best_cost = workers_min, float("inf")
+    count = max(workers_min, queued.workers, 1)
+    while count <= workers_max:
         excess = served_per_s - requests_per_s / count
         duration_s = min(_DURATION_MAX_S, queued.longest / excess) if excess > 0.0 else _DURATION_MAX_S
         late = requests_per_s * queued.workers / count * duration_s
-        cost = late * cost_of_late + (count - least) * duration_s + max(0, count - current) * _ADDED_S
+        cost = late * cost_of_late + (count - workers_min) * duration_s + max(0, count - current) * _ADDED_S
         if cost < best_cost:
             best, best_cost = count, cost
         count += max(1, count // _STEP)

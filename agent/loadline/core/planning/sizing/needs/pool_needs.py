@@ -100,15 +100,15 @@ class PoolLoad(Struct, frozen=True):
         pool, serves = self.pool, self.serves
         steady = list(self._lasting_needs())
         needs = [*steady, *self._backlog_needs(steady)]
-        most = max(needs, key=lambda need: need.workers)
-        current, wanted = pool.effective_target(self.now), whole(most.workers)
+        largest = max(needs, key=lambda need: need.workers)
+        current, wanted = pool.effective_target(self.now), whole(largest.workers)
         lasting = max(
             (need.workers for need in steady if need.reason.code is not ReasonCode.DEMAND_TARGET), default=0.0
         )
         if serves:
             lasting = max(lasting, self.lasting_per_s / serves)
         keep = whole(lasting * self.shrink_ratio) if serves else max(current, wanted)
-        return PoolNeeds(wanted, keep, lasting, self.lasting_per_s, self.growing_per_s, most.reason)
+        return PoolNeeds(wanted, keep, lasting, self.lasting_per_s, self.growing_per_s, largest.reason)
 
     @property
     def capacity(self) -> float:
@@ -155,9 +155,9 @@ class PoolLoad(Struct, frozen=True):
             yield saturated
         if serves and not (self.state.is_inherited and len(self.arrivals.at_ms) < SAMPLES[0]):  # one second is chance
             numbers = {"requests_per_s": rate, "serves": serves, "needed": rate / serves}
-            most = pool.effective_target(self.now) + ROUNDING
-            is_chance = self.by_chance(most * serves, rate, self.lasting_per_s)
-            workers = min(rate / serves, most) if is_chance else rate / serves
+            workers_max = pool.effective_target(self.now) + ROUNDING
+            is_chance = self.by_chance(workers_max * serves, rate, self.lasting_per_s)
+            workers = min(rate / serves, workers_max) if is_chance else rate / serves
             yield Need(workers, Reason.of(ReasonCode.DEMAND_TARGET, pool.name, **numbers))
 
     def saturated_need(self) -> Need | None:
@@ -177,8 +177,8 @@ class PoolLoad(Struct, frozen=True):
         work, queues = self.lengths.work(self.pool.knobs.role), self.state.evidence.queues
         if not self.serves or not work or not queues.longest_queue:
             return ()
-        most = self._backlog_min(self.serves_at_most(work))
-        found = (name for name, one in self.pool.workers.items() if one.counted and one.load.waiting > most)
+        backlog_min = self._backlog_min(self.serves_at_most(work))
+        found = (name for name, one in self.pool.workers.items() if one.counted and one.load.waiting > backlog_min)
         return tuple(sorted(found))
 
     def serves_at_most(self, work: float) -> float:
@@ -214,7 +214,7 @@ class PoolLoad(Struct, frozen=True):
             full,
             needed=max(need.workers for need in steady) - ROUNDING,
             current=pool.effective_target(self.now),
-            most=pool.knobs.replicas_max,
+            workers_max=pool.knobs.replicas_max,
             cost_of_late=_BACKLOG_SHARE * self.cost_of_miss / full,
         )
         waiting = {"waiting": pool.load.waiting, "behind": evidence.queues.behind, "ready": pool.ready}

@@ -50,7 +50,7 @@ class ReversedShrink(Struct):
         """Return the time for which the load still counts; negative if it does not."""
         return self.at_ms + _LASTS_MS - now
 
-    def least(self, requests_per_s: float, now: int) -> int:
+    def replicas_min(self, requests_per_s: float, now: int) -> int:
         """Return the smallest count to shrink to."""
         if not self.per_worker or self.left_ms(now) < 0:
             return 0

@@ -171,7 +171,9 @@ class _Role(Struct, frozen=True):
         return {"requests_per_s": self.growing_per_s, "capacity": self.expected_per_s, "serves": serves}
 
 
-def _as_routed(loads: Sequence[PoolLoad], errors: Mapping[str, float], least: float, most: float) -> dict[str, float]:
+def _as_routed(
+    loads: Sequence[PoolLoad], errors: Mapping[str, float], rate_min: float, rate_max: float
+) -> dict[str, float]:
     """Return the requests/s that a worker of each pool serves with the present division of the requests.
 
     A router may send as many requests to a slow worker as to a fast one. The pool that reaches its limit first then
@@ -181,16 +183,16 @@ def _as_routed(loads: Sequence[PoolLoad], errors: Mapping[str, float], least: fl
     Args:
         loads: Pools of a role.
         errors: Relative standard deviations of their shares.
-        least: Rate of a pool for which none is known.
-        most: Highest known rate.
+        rate_min: Rate of a pool for which none is known.
+        rate_max: Highest known rate.
     """
-    serves = {load.pool.name: load.serves or least for load in loads}
-    serves = {name: rate if rate >= _CAPABLE * most else 0.0 for name, rate in serves.items()}
+    serves = {load.pool.name: load.serves or rate_min for load in loads}
+    serves = {name: rate if rate >= _CAPABLE * rate_max else 0.0 for name, rate in serves.items()}
     each = {load.pool.name: load.growing_per_s / load.pool.ready for load in loads}
-    at_least = {name: rate * (1.0 - errors[name]) for name, rate in each.items()}
-    bound = min((serves[name] / rate for name, rate in at_least.items() if rate and serves[name]), default=0.0)
-    at_most = {name: rate * (1.0 + errors[name]) * bound for name, rate in each.items()}
-    return {name: min(rate, at_most[name]) if at_most[name] else rate for name, rate in serves.items()}
+    per_s_min = {name: rate * (1.0 - errors[name]) for name, rate in each.items()}
+    bound = min((serves[name] / rate for name, rate in per_s_min.items() if rate and serves[name]), default=0.0)
+    per_s_max = {name: rate * (1.0 + errors[name]) * bound for name, rate in each.items()}
+    return {name: min(rate, per_s_max[name]) if per_s_max[name] else rate for name, rate in serves.items()}
 
 
 def _safe_per_s(load: PoolLoad, serves: float) -> float:
@@ -218,5 +220,5 @@ def _needed_otherwise(loads: Sequence[PoolLoad], needs: Sequence[PoolNeeds], ser
 
 def _candidate(pool: Pool, capacity: float, now: int, *, is_untried: bool = False) -> Candidate:
     current, knobs = pool.scaling_base(now), pool.knobs
-    cost, most = pool.cost_per_hour * (_UNTRIED if is_untried else 1.0), max(knobs.replicas_max, current)
-    return Candidate(pool.name, cost, capacity, current, pool.minimum, most)
+    cost, replicas_max = pool.cost_per_hour * (_UNTRIED if is_untried else 1.0), max(knobs.replicas_max, current)
+    return Candidate(pool.name, cost, capacity, current, pool.minimum, replicas_max)

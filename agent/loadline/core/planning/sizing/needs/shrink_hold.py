@@ -95,8 +95,8 @@ class ShrinkHold(Struct):
 
     def left_ms(self, count: int, capacity: float, now: int) -> int:
         """Return the time for which a count is held that is at most the held one, by what a worker serves now."""
-        least = _work(count - 1 + ROUNDING, capacity)
-        return min(self.needed.falls_below_ms(count, now), self.work.falls_below_ms(least, now)) - now
+        work_min = _work(count - 1 + ROUNDING, capacity)
+        return min(self.needed.falls_below_ms(count, now), self.work.falls_below_ms(work_min, now)) - now
 
     def record_growth(self, wanted: int, cost_worker_s: float, start_up_ms: int, now: int) -> None:
         """Learn from a scale-up after a scale-down, once its workers are ready: the load may still rise until then.

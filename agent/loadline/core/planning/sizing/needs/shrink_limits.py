@@ -30,10 +30,10 @@ def shrink(load: PoolLoad, needs: PoolNeeds, reason: Reason) -> PoolRecommendati
         return PoolRecommendation(None, (reason, delay))
     reasons = [reason]
     for code, limit in _LIMITS.items():
-        least, numbers = limit(load, needs, allowed)
-        if least > allowed:
-            reasons.append(Reason.of(code, load.pool.name, wanted=allowed, allowed=least, **numbers))
-            allowed = least
+        replicas_min, numbers = limit(load, needs, allowed)
+        if replicas_min > allowed:
+            reasons.append(Reason.of(code, load.pool.name, wanted=allowed, allowed=replicas_min, **numbers))
+            allowed = replicas_min
     if allowed < current:
         load.state.reversed_shrink.record_shrink(load.now)
     return PoolRecommendation(None if allowed == current else allowed, tuple(reasons))
@@ -57,33 +57,33 @@ def _delay(load: PoolLoad, wanted: int) -> Reason | None:
 def _held(load: PoolLoad, _needs: PoolNeeds, _allowed: int) -> tuple[int, dict[str, float]]:
     """Return the highest count that was needed within the hold, and the time that it lasts."""
     hold, current, now = load.state.hold, load.pool.effective_target(load.now), load.now
-    least = min(current, hold.held(load.capacity, now))
-    return least, {"window_ms": hold.needed.window_ms, "left_ms": hold.left_ms(least, load.capacity, now)}
+    replicas_min = min(current, hold.held(load.capacity, now))
+    return replicas_min, {"window_ms": hold.needed.window_ms, "left_ms": hold.left_ms(replicas_min, load.capacity, now)}
 
 
 def _reversed(load: PoolLoad, needs: PoolNeeds, _allowed: int) -> tuple[int, dict[str, float]]:
     """Return the smallest count to which a shrink was not reversed."""
     before, now = load.state.reversed_shrink, load.now
-    least = min(load.pool.effective_target(now), before.least(needs.requests_per_s, now))
-    return least, {"per_worker": before.per_worker, "left_ms": before.left_ms(now)}
+    replicas_min = min(load.pool.effective_target(now), before.replicas_min(needs.requests_per_s, now))
+    return replicas_min, {"per_worker": before.per_worker, "left_ms": before.left_ms(now)}
 
 
 def _unproven(load: PoolLoad, needs: PoolNeeds, allowed: int) -> tuple[int, dict[str, float]]:
     """Return the smallest count that leaves no worker far beyond a load that was seen to be good."""
     current, rate, proven = load.pool.effective_target(load.now), needs.requests_per_s, load.proven_per_s
     promised = load.promised_per_s
-    least = ceil(max(needs.lasting, rate / promised) / LIGHT) if needs.lasting else 0
+    replicas_min = ceil(max(needs.lasting, rate / promised) / LIGHT) if needs.lasting else 0
     if proven:
         by_one = max(current - 1, ceil(rate / (UNPROVEN_BY_ONE * proven)))
         seen = min(by_one, ceil(rate / (_UNPROVEN_RATIO * proven)))
-        least = min(least, max(seen, ceil(rate / promised)))
-    return min(current, least), {"rate": rate / max(1, allowed), "proven": proven}
+        replicas_min = min(replicas_min, max(seen, ceil(rate / promised)))
+    return min(current, replicas_min), {"rate": rate / max(1, allowed), "proven": proven}
 
 
 def _passed_on(load: PoolLoad, needs: PoolNeeds, _allowed: int) -> tuple[int, dict[str, float]]:
     """Return the count that serves what prefill workers pass on; 0 if others do, or none of them has a backlog."""
-    least = whole(load.passed_on_per_s / load.serves) if needs.keep and load.passed_on_per_s else 0
-    return min(load.pool.effective_target(load.now), least), {"passed_on_per_s": load.passed_on_per_s}
+    replicas_min = whole(load.passed_on_per_s / load.serves) if needs.keep and load.passed_on_per_s else 0
+    return min(load.pool.effective_target(load.now), replicas_min), {"passed_on_per_s": load.passed_on_per_s}
 
 
 _LIMITS: Final = {

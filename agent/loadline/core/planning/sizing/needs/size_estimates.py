@@ -136,7 +136,7 @@ def _latency(load: PoolLoad) -> SizeEstimate:
     limit_ms = evidence.ttft_limit_ms(objectives) if prefill else evidence.itl_limit_ms(role, objectives)
     if not curve.latest_rate:
         return SizeEstimate(pool.name, "latency", basis="no latency of a settled fleet has been measured yet")
-    within = curve.rate_within(limit_ms, most=10.0 * curve.latest_rate)
+    within = curve.rate_within(limit_ms, rate_max=10.0 * curve.latest_rate)
     if load.state.is_by_prompts or not 0.0 < within < inf:
         return SizeEstimate(pool.name, "latency", basis="the latency does not rise with the load")
     basis = f"mean {'TTFT' if prefill else 'ITL'} {curve.latest_ms:.1f} ms of the {limit_ms:.1f} ms to keep to"

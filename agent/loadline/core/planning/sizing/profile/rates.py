@@ -43,23 +43,23 @@ class CountRates(Struct, frozen=True):
 
     workers: int
     fewer_per_s: float
-    most_per_s: float
+    max_per_s: float
     isl_tokens: float
     """Mean lengths of the requests that they are computed for."""
     osl_tokens: float
 
     def covers(self, requests_per_s: float) -> bool:
         """Return whether a rate needs this count, and not one less."""
-        return self.fewer_per_s < requests_per_s <= self.most_per_s or (
-            self.workers == 1 and requests_per_s <= self.most_per_s
+        return self.fewer_per_s < requests_per_s <= self.max_per_s or (
+            self.workers == 1 and requests_per_s <= self.max_per_s
         )
 
     def each(self, requests_per_s: float) -> float:
         """Return a rate divided by the workers that it needs, between whole counts by interpolation."""
-        beyond = max(0.0, min(requests_per_s, self.most_per_s) - self.fewer_per_s)
-        share = beyond / (self.most_per_s - self.fewer_per_s) if self.most_per_s > self.fewer_per_s else 1.0
+        beyond = max(0.0, min(requests_per_s, self.max_per_s) - self.fewer_per_s)
+        share = beyond / (self.max_per_s - self.fewer_per_s) if self.max_per_s > self.fewer_per_s else 1.0
         needed = self.workers - 1 + share
-        return (self.fewer_per_s + beyond) / needed if needed else self.most_per_s
+        return (self.fewer_per_s + beyond) / needed if needed else self.max_per_s
 
 
 class ProfiledRates(Struct):
@@ -198,11 +198,11 @@ def _prompt_sizer(line: Line, objectives: ObjectiveKnobs, demand: Demand) -> Siz
 def _count_rates(sizer: Sizer, requests_per_s: float, demand: Demand) -> CountRates:
     """Return the rates of the count of workers that a rate needs, for requests of the demand's lengths."""
     workers = max(1, sizer(requests_per_s).replicas)
-    fewer_per_s, most_per_s = _most(sizer, workers - 1), max(requests_per_s, _most(sizer, workers))
-    return CountRates(workers, fewer_per_s, most_per_s, demand.isl.mean, demand.osl.mean)
+    fewer_per_s, max_per_s = _max_rate(sizer, workers - 1), max(requests_per_s, _max_rate(sizer, workers))
+    return CountRates(workers, fewer_per_s, max_per_s, demand.isl.mean, demand.osl.mean)
 
 
-def _most(sizer: Sizer, workers: int) -> float:
+def _max_rate(sizer: Sizer, workers: int) -> float:
     """Return the largest rate that needs no more workers."""
     low, high = 0.0, workers / sizer(1.0).busy
     for _ in range(_STEPS):
