@@ -171,18 +171,18 @@ def believe_numbers(old: Any, turn: Turn, event: ev.DecisionAnswered) -> Any:
     return old(turn, event)
 
 
-def no_deadline(old: Any, leadership: Leadership, asked_at_ms: int) -> None:
-    old(leadership, asked_at_ms)
+def no_deadline(old: Any, leadership: Leadership, requested_at_ms: int) -> None:
+    old(leadership, requested_at_ms)
     leadership.deadline_ms = NEVER
 
 
-def no_margin(old: Any, leadership: Leadership, asked_at_ms: int) -> None:
-    old(leadership, asked_at_ms)
+def no_margin(old: Any, leadership: Leadership, requested_at_ms: int) -> None:
+    old(leadership, requested_at_ms)
     leadership.deadline_ms += leadership.knobs.margin_ms
 
 
 def from_the_answer(old: Any, turn: Turn, event: ev.LeaseRenewed) -> Any:
-    return old(turn, replace(event, asked_at_ms=turn.now))
+    return old(turn, replace(event, requested_at_ms=turn.now))
 
 
 def not_lost(old: Any, turn: Turn, event: ev.LeaseRenewalFailed) -> Any:
@@ -224,7 +224,7 @@ def no_drain_deadline(old: Any, drains: Drains, *args: Any, **kwargs: Any) -> An
 def ask_to_drain_once(old: Any, drains: Drains, *args: Any) -> Any:
     effects = old(drains, *args)
     for drain in drains.open.values():
-        drain.ask_at_ms = NEVER
+        drain.command_at_ms = NEVER
     return effects
 
 

@@ -70,11 +70,11 @@ class ControllerWorld:
 
     def perform(self, effect: AnyEffect) -> list[AnyEvent]:  # noqa: PLR0911 - one return for each effect
         match effect:
-            case Campaign(scope=scope, asked_at_ms=asked):
+            case Campaign(scope=scope, requested_at_ms=requested_ms):
                 self.revision += 1
-                return [LeadershipWon(scope, self.revision, 77, asked, self.revision)]
-            case RenewLease(scope=scope, lease_id=lease, asked_at_ms=asked):
-                return [LeaseRenewed(scope, lease, asked)]
+                return [LeadershipWon(scope, self.revision, 77, requested_ms, self.revision)]
+            case RenewLease(scope=scope, lease_id=lease, requested_at_ms=requested_ms):
+                return [LeaseRenewed(scope, lease, requested_ms)]
             case ReadDecisions(request=request):
                 return [DecisionsRead(request, list(self.stored.values()), self.revision)]
             case CommitDecision(decision=decision, expected_revision=expected) if self.answer_commits:

@@ -166,9 +166,9 @@ class MigrationWorld:
 
 def _answer_store(effect: AnyEffect) -> list[AnyEvent]:
     match effect:
-        case Campaign(scope=scope, asked_at_ms=requested_ms):
+        case Campaign(scope=scope, requested_at_ms=requested_ms):
             return [LeadershipWon(scope, 7, 77, requested_ms, 7)]
-        case RenewLease(scope=scope, lease_id=lease, asked_at_ms=requested_ms):
+        case RenewLease(scope=scope, lease_id=lease, requested_at_ms=requested_ms):
             return [LeaseRenewed(scope, lease, requested_ms)]
     return []
 

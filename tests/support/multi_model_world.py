@@ -211,10 +211,10 @@ class MultiModelWorld:
 
     def _perform(self, effect: AnyEffect) -> None:
         match effect:
-            case Campaign(scope=scope, asked_at_ms=asked):
-                self._schedule_at(self.now, LeadershipWon(scope, 1, 7, asked, 1))
-            case RenewLease(scope=scope, lease_id=lease, asked_at_ms=asked):
-                self._schedule_at(self.now, LeaseRenewed(scope, lease, asked))
+            case Campaign(scope=scope, requested_at_ms=requested_ms):
+                self._schedule_at(self.now, LeadershipWon(scope, 1, 7, requested_ms, 1))
+            case RenewLease(scope=scope, lease_id=lease, requested_at_ms=requested_ms):
+                self._schedule_at(self.now, LeaseRenewed(scope, lease, requested_ms))
             case ReadDecisions(request=request):
                 self._schedule_at(self.now, DecisionsRead(request, [], 1))
             case CommitDecision(decision=decision):

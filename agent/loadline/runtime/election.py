@@ -77,7 +77,7 @@ class Election:
         self._problems.report("campaign_failed", "")
         if outcome.committed:
             self._log.info("leading", epoch=epoch)
-            return LeadershipWon(effect.scope, epoch, lease_id, effect.asked_at_ms, outcome.revision, deposed)
+            return LeadershipWon(effect.scope, epoch, lease_id, effect.requested_at_ms, outcome.revision, deposed)
         await self.revoke(lease_id)
         return CampaignLost(effect.scope, "", "another agent won the election")
 
@@ -119,7 +119,7 @@ class Election:
             self._log.warning("lease_lost")
             text = "the lease has expired, or the key was removed"
             return LeaseRenewalFailed(effect.scope, effect.lease_id, lost=True, detail=text)
-        return LeaseRenewed(effect.scope, effect.lease_id, effect.asked_at_ms)
+        return LeaseRenewed(effect.scope, effect.lease_id, effect.requested_at_ms)
 
     async def revoke(self, lease_id: int) -> None:
         """Revoke a lease; if the store is unreachable, it expires."""

@@ -82,14 +82,14 @@ def test_the_next_wake_is_the_earliest_command_or_check_of_a_drain_that_has_begu
     scene.commanded(START)
     scene.start("b", now=START + 300)
     first, second = scene.drains.open.values()
-    assert (first.look_at_ms, second.ask_at_ms) == (START + CHECK_INTERVAL_MS, START + 300)
-    second.look_at_ms = START + 9_000
+    assert (first.check_at_ms, second.command_at_ms) == (START + CHECK_INTERVAL_MS, START + 300)
+    second.check_at_ms = START + 9_000
     assert scene.drains.next_wake() == START + 300
-    first.ask_at_ms = START + 100
+    first.command_at_ms = START + 100
     assert scene.drains.next_wake() == START + 100
     first.accepted = second.accepted = True  # no command follows
     assert scene.drains.next_wake() == START + CHECK_INTERVAL_MS
-    first.look_at_ms = START + 10_000
+    first.check_at_ms = START + 10_000
     assert scene.drains.next_wake() == START + 9_000
 
 

@@ -39,8 +39,8 @@ def resigned() -> Leadership:
     return leadership
 
 
-def renewed(asked_at_ms: int, lease_id: int = LEASE) -> LeaseRenewed:
-    return LeaseRenewed("all", lease_id, asked_at_ms)
+def renewed(requested_at_ms: int, lease_id: int = LEASE) -> LeaseRenewed:
+    return LeaseRenewed("all", lease_id, requested_at_ms)
 
 
 # -- a campaign --------------------------------------------------------------------------------------------------------

@@ -63,9 +63,9 @@ class Drain(Struct):
     """True until a scaler has accepted the decision: no command is sent, and the worker serves."""
     accepted: bool = False
     unanswered: int = 0
-    ask_at_ms: int = 0
+    command_at_ms: int = 0
     """Time of the next drain command."""
-    look_at_ms: int = 0
+    check_at_ms: int = 0
     """Time of the next check."""
     key_removed: bool = False
     """True once the key was removed, since commands were not accepted."""
@@ -144,7 +144,7 @@ class Drains(Struct):
             started_at_ms=now,
             deadline_ms=now + self.knobs.ttl_ms,
             held=held,
-            ask_at_ms=now,
+            command_at_ms=now,
         )
         fleet.start_drain(model, pool_name, name, now, held=held)
         return None
@@ -164,7 +164,7 @@ class Drains(Struct):
         """Begin the held drains of a model, whose decision a scaler has accepted; return True if there were any."""
         held = self.held(model)
         for drain in held.values():
-            drain.held, drain.started_at_ms, drain.ask_at_ms = False, now, now
+            drain.held, drain.started_at_ms, drain.command_at_ms = False, now, now
             drain.deadline_ms = now + self.knobs.ttl_ms
             fleet.begin_drain(drain.model, drain.pool, drain.worker, now)
         return bool(held)
@@ -184,7 +184,7 @@ class Drains(Struct):
         if event.accepted:
             drain.accepted = True
             return []
-        drain.ask_at_ms = now + self.knobs.retry_ms
+        drain.command_at_ms = now + self.knobs.retry_ms
         if not bus_connected:
             return []
         drain.unanswered += 1
@@ -219,7 +219,7 @@ class Drains(Struct):
         effects: list[Effect] = []
         unanswered: Counter[tuple[str, str]] = Counter()
         for drain in self._begun(fleet):
-            drain.look_at_ms = now + CHECK_INTERVAL_MS
+            drain.check_at_ms = now + CHECK_INTERVAL_MS
             worker = fleet.models[drain.model].pools[drain.pool].workers.get(drain.worker)
             if worker is None or worker.record.incarnation != drain.incarnation:
                 self._finish(drain, "died", fleet, now)
@@ -238,21 +238,21 @@ class Drains(Struct):
             elif not drain.accepted:
                 pool = drain.model, drain.pool
                 if unanswered[pool] >= DRAINS_MAX:  # it waits, so that one decision cannot remove thousands
-                    drain.ask_at_ms = drain.look_at_ms
-                elif now >= drain.ask_at_ms:
+                    drain.command_at_ms = drain.check_at_ms
+                elif now >= drain.command_at_ms:
                     # The answer or its absence schedules the next command; this time covers the loss of that event.
-                    drain.ask_at_ms = now + 5 * self.knobs.retry_ms
+                    drain.command_at_ms = now + 5 * self.knobs.retry_ms
                     if listening_since_ms is not None:
                         effects.append(self._command(drain, worker, epoch, now))
                     else:
-                        drain.ask_at_ms = now + self.knobs.retry_ms
+                        drain.command_at_ms = now + self.knobs.retry_ms
                 unanswered[pool] += not drain.key_removed
         return effects
 
     def next_wake(self) -> int | None:
         """Return the time at which ``tick`` is next due; None without open drains."""
         begun = (drain for drain in self.open.values() if not drain.held)
-        wakes = (d.look_at_ms if d.accepted else min(d.look_at_ms, d.ask_at_ms) for d in begun)
+        wakes = (d.check_at_ms if d.accepted else min(d.check_at_ms, d.command_at_ms) for d in begun)
         return min(wakes, default=None)
 
     def abandon(self, fleet: Fleet, now: int) -> None:

@@ -103,7 +103,7 @@ class Leadership(Struct):
                 self.candidacy.handover_at_ms, self.candidacy.handing_over = 0, True
             if now >= self.renew_at_ms and not self.awaiting:
                 self.awaiting = True
-                return [RenewLease(self.scope, self.lease_id, asked_at_ms=now)]
+                return [RenewLease(self.scope, self.lease_id, requested_at_ms=now)]
         elif self.phase == "follower" and self._may_campaign() and now >= self.campaign_at_ms:
             if self._blind(now):
                 self.campaign_at_ms = now + (self.knobs.retry_ms if self.candidacy is None else BLIND_MS)
@@ -145,7 +145,7 @@ class Leadership(Struct):
         self._know_epoch(event.epoch)  # the watch may have reported this term already
         self.others_led = self.epoch_before > self.epoch
         self.lease_id, self.epoch, self.revision = event.lease_id, event.epoch, event.revision
-        self._extend(event.asked_at_ms)
+        self._extend(event.requested_at_ms)
         if self.phase == "resigned" or now >= self.deadline_ms:
             return self._release_lease(now)
         self.phase, self.since_ms, self.leader = "leading", now, ""
@@ -162,7 +162,7 @@ class Leadership(Struct):
         """Extend the deadline after a renewal; ignored after stepping down."""
         if event.lease_id == self.lease_id and self.phase == "leading":
             self.awaiting = False
-            self._extend(event.asked_at_ms)
+            self._extend(event.requested_at_ms)
 
     def renewal_failed(self, event: LeaseRenewalFailed, now: int) -> list[Effect]:
         """Retry until the deadline, or step down at once if the lease is gone."""
@@ -285,10 +285,10 @@ class Leadership(Struct):
         self.campaign_at_ms = now + 2 * self.knobs.retry_ms
         return [Resign(self.scope, self.lease_id)]
 
-    def _extend(self, asked_at_ms: int) -> None:
+    def _extend(self, requested_at_ms: int) -> None:
         ttl_ms = self.knobs.lease_ttl_s * 1000
-        self.deadline_ms = asked_at_ms + ttl_ms - self.knobs.margin_ms
-        self.renew_at_ms = asked_at_ms + ttl_ms // 3
+        self.deadline_ms = requested_at_ms + ttl_ms - self.knobs.margin_ms
+        self.renew_at_ms = requested_at_ms + ttl_ms // 3
 
     def _bus_lost_too_long(self, now: int) -> bool:
         return self.bus_lost_at_ms >= 0 and now - self.bus_lost_at_ms >= self.knobs.blind_after_ms

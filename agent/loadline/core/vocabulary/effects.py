@@ -23,7 +23,7 @@ class Campaign(Effect, frozen=True):
 
     scope: str
     ttl_s: int
-    asked_at_ms: int
+    requested_at_ms: int
     epoch_min: int
     """Lowest epoch of the term; it is also above the epoch in the store."""
     depose: int = 0
@@ -40,7 +40,7 @@ class RenewLease(Effect, frozen=True):
 
     scope: str
     lease_id: int
-    asked_at_ms: int
+    requested_at_ms: int
 
 
 class Resign(Effect, frozen=True):

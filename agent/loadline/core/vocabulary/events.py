@@ -59,12 +59,12 @@ class WorkerDeregistered(Event, frozen=True):
 
 
 class LeadershipWon(Event, frozen=True):
-    """A campaign succeeded. ``asked_at_ms`` is the time of its request, from which the TTL of the lease counts."""
+    """A campaign succeeded. ``requested_at_ms`` is the time of its request, from which the TTL of the lease counts."""
 
     scope: str
     epoch: int
     lease_id: int
-    asked_at_ms: int
+    requested_at_ms: int
     revision: int
     """Revision of the store at which the leader's key was written."""
     deposed: str = ""
@@ -81,11 +81,11 @@ class CampaignLost(Event, frozen=True):
 
 
 class LeaseRenewed(Event, frozen=True):
-    """The leader's lease was extended. ``asked_at_ms`` is the time of the request."""
+    """The leader's lease was extended. ``requested_at_ms`` is the time of the request."""
 
     scope: str
     lease_id: int
-    asked_at_ms: int
+    requested_at_ms: int
 
 
 class LeaseRenewalFailed(Event, frozen=True):

@@ -136,7 +136,7 @@ class AgentHistory:
 
     def _record_leadership(self, event: ev.AnyEvent) -> None:
         match event:
-            case ev.LeadershipWon(epoch=epoch, lease_id=lease_id, asked_at_ms=requested_ms, revision=revision):
+            case ev.LeadershipWon(epoch=epoch, lease_id=lease_id, requested_at_ms=requested_ms, revision=revision):
                 self.campaigns -= 1
                 self.epoch, self.lease_id, self.lease_requested_ms = epoch, lease_id, requested_ms
                 self.won_revision = revision
@@ -144,7 +144,7 @@ class AgentHistory:
                 self.migrations.clear()
             case ev.CampaignLost():
                 self.campaigns -= 1
-            case ev.LeaseRenewed(lease_id=lease_id, asked_at_ms=requested_ms):
+            case ev.LeaseRenewed(lease_id=lease_id, requested_at_ms=requested_ms):
                 self.keep_alive_calls.pop(lease_id, None)
                 if lease_id == self.lease_id:
                     self.lease_requested_ms = max(self.lease_requested_ms, requested_ms)
