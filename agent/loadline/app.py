@@ -56,7 +56,7 @@ class Agent:
 
     Args:
         config: A validated configuration.
-        source: Where the configuration is reloaded from; None: no reload.
+        source: Place from which the configuration is reloaded; None: it is not.
     """
 
     def __init__(self, config: Config, source: Source | None = None) -> None:

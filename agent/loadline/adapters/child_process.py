@@ -27,7 +27,7 @@ class Child(WatchedProcess):
         log_path: File to append its output to; None: the output of this process.
         on_exit: Called once with the exit code; negative: the signal that ended it.
         stdin: Its input, as ``subprocess.Popen`` takes it.
-        outlives: Whether it outlives this process, against the rule.
+        outlives: True if it outlives this process, against the rule.
 
     Raises:
         OSError: The process cannot be started.
@@ -69,7 +69,7 @@ class GatedChild(Child):
         env: Variables added to the environment of this process.
         log_path: File to append its output to; None: the output of this process.
         on_exit: Called once with the exit code; negative: the signal that ended it.
-        outlives: Whether it outlives this process once the gate was opened.
+        outlives: True if it outlives this process once the gate was opened.
 
     Raises:
         OSError: The process cannot be started.

@@ -16,7 +16,7 @@ def arguments(parser: argparse.ArgumentParser, *formats: str, alias: bool = True
     Args:
         parser: Parser of the command.
         formats: Formats in addition to text and JSON.
-        alias: Whether ``--json`` is short for ``--output json``; without it, ``--json`` may be another option.
+        alias: True if ``--json`` is short for ``--output json``; without it, ``--json`` may be another option.
     """
     group = parser.add_mutually_exclusive_group()
     group.add_argument(

@@ -20,7 +20,7 @@ def progress_display(what: str, unit: str, *, quiet: bool = False) -> Iterator[O
     """Yield a function that shows progress.
 
     Args:
-        what: What is done, such as ``replaying journal``.
+        what: Work that is done, such as ``replaying journal``.
         unit: Unit of the progress in the plural, such as ``records``.
         quiet: Show nothing.
     """

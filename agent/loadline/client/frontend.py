@@ -30,7 +30,7 @@ class FrontendClient:
     Args:
         model: The served model.
         frontend: This frontend's name.
-        nats: Where NATS is; the default is this host.
+        nats: Address and login of NATS; the default is this host.
         root: Prefix of every NATS subject.
         interval_ms: Time between two reports. A report that cannot be published at the end of its interval is dropped.
         bus: A connected bus to use instead of ``nats``; it stays open.

@@ -26,7 +26,7 @@ class Registration:
         store: Store of the key.
         key: The key.
         value: Its first value.
-        lease_ttl_s: How long the key outlives its owner; lease and key are checked every third of it.
+        lease_ttl_s: Time for which the key outlives its owner; lease and key are checked every third of it.
         is_later: Returns True for a value of a later owner; the key is then left to it.
     """
 

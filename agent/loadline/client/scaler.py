@@ -179,7 +179,7 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
             received: The decision.
             observed: Number of existing workers by pool.
             victims: Rules as of ``accept``.
-            detail: What is wrong with its workers, such as that they crash. Report it again whenever this changes.
+            detail: Fault of its workers, such as that they crash. Report again whenever it changes.
         """
         await self._answer(received, "done", observed, detail, victims)
 

@@ -28,7 +28,7 @@ def clock_findings(bus: BusFacts, store: StoreFacts) -> list[Finding]:
 
 def _compared(check: str, offsets_ms: dict[str, int]) -> Finding:
     if not offsets_ms:
-        return skipped(check, "nobody told the time", "Remedy the connections above, or start what is missing.")
+        return skipped(check, "no program reported its time", "Remedy the connections above, or start what is missing.")
     name, offset_ms = max(offsets_ms.items(), key=lambda one: (abs(one[1]), one[0]))
     if abs(offset_ms) <= _WARN_MS:
         return ok(check, f"within {_WARN_MS / 1000:.0f} s of this host ({len(offsets_ms)} compared)")

@@ -1,4 +1,4 @@
-"""Start of the process that wrote a page, by which a restart to higher counters, or another replica, is told."""
+"""Read the start time of the process that wrote a page of metrics, which tells a restart and another replica apart."""
 
 import re
 from typing import Final

@@ -67,7 +67,7 @@ def check_prediction(prediction: Prediction, history: Values) -> Prediction:
 
 
 def is_flat(history: Values) -> bool:
-    """Return whether all known values are equal, up to rounding."""
+    """Return True if all known values are equal, up to rounding."""
     highest = float(np.nanmax(history))
     return highest - float(np.nanmin(history)) <= _FLAT * highest
 

@@ -10,7 +10,7 @@ PACKAGES: Final[dict[AnyPredictor, str]] = {"kalman": "filterpy", "arima": "pmda
 
 
 def available(name: AnyPredictor) -> bool:
-    """Return whether the package of a predictor is installed, without importing it."""
+    """Return True if the package of a predictor is installed, without importing it."""
     return name not in PACKAGES or find_spec(PACKAGES[name]) is not None
 
 

@@ -16,7 +16,7 @@ class EtcdMember(EtcdServer):
     Args:
         directory: Folder of its log and data.
         peer_ports: Ports between the members, by name of the member, which is that of its folder.
-        fsync: Whether writes reach the disk before they are acknowledged, as in production.
+        fsync: True if writes reach the disk before they are acknowledged, as in production.
         options: Further options of etcd, without dashes.
     """
 

@@ -104,7 +104,7 @@ class Rig:
 
     Args:
         directory: Folder of all files.
-        fsync: Whether etcd waits for the disk, as in production.
+        fsync: True if etcd waits for the disk, as in production.
         members: Number of nats-servers and of etcds, each a cluster if there are several.
     """
 

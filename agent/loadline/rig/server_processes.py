@@ -176,7 +176,7 @@ class Server(abc.ABC):
 
     @abc.abstractmethod
     def is_ready(self) -> bool:
-        """Return whether it takes requests."""
+        """Return True if it takes requests."""
 
 
 class NatsServer(Server):
@@ -204,7 +204,7 @@ class NatsServer(Server):
         return [str(_nats_binary()), "--addr", _HOST, "--port", str(self.port), "--config", str(config)]
 
     def is_ready(self) -> bool:
-        """Return whether it greets a client."""
+        """Return True if it greets a client."""
         try:
             with socket.create_connection((_HOST, self.port), timeout=1.0) as connection:
                 return connection.recv(4) == b"INFO"
@@ -217,7 +217,7 @@ class EtcdServer(Server):
 
     Args:
         directory: Folder of its log and data.
-        fsync: Whether writes reach the disk before they are acknowledged, as in production. Without it, writes survive
+        fsync: True if writes reach the disk before they are acknowledged, as in production. Without it, writes survive
             kill -9 of etcd, but not a crash of the machine.
         options: Further options of etcd, without dashes.
     """
@@ -285,7 +285,7 @@ class EtcdServer(Server):
         }
 
     def is_ready(self) -> bool:
-        """Return whether it calls itself healthy."""
+        """Return True if it calls itself healthy."""
         connection = http.client.HTTPConnection(_HOST, self.port, timeout=1.0)
         with contextlib.closing(connection):
             try:

@@ -67,7 +67,7 @@ class _CurrentDecision:
         self.received = received
         self.progress: dict[str, _Progress] = {}
         self.reported: tuple[bool, dict[str, int], str] | None = None
-        """Whether it is done, existing workers by pool, and the reasons."""
+        """Last report: True if it is done, existing workers by pool, and the reasons."""
 
     def observed(self) -> dict[str, int]:
         """Return the number of existing workers by pool."""

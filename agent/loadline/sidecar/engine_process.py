@@ -31,7 +31,7 @@ class EngineProcess(ABC):
     def __init__(self, on_end: Callable[[], None]) -> None:
         self.ended = asyncio.Event()
         self.ending = "the engine ended"
-        """How it has ended."""
+        """Sentence about its end."""
         self.asked_to_end = False
         self._on_end = on_end
         self._process, command = self._watch()

@@ -56,8 +56,8 @@ def html(title: str, table: str, mode: str, *, orders: bool, refresh: bool, stat
         title: Name of the agent or journal.
         table: HTML for browsers without JavaScript.
         mode: ``live`` or ``journal``.
-        orders: Whether models can be paused by the token.
-        refresh: Whether a browser without JavaScript loads the page again every 5 s.
+        orders: True if models can be paused by the token.
+        refresh: True if a browser without JavaScript loads the page again every 5 s.
         status: HTTP status.
     """
     text = _TEMPLATE.substitute(
@@ -71,7 +71,7 @@ def html(title: str, table: str, mode: str, *, orders: bool, refresh: bool, stat
 
 
 def json(body: bytes, status: int = 200) -> web.Response:
-    """Return JSON, which nobody may keep."""
+    """Return a response with JSON that no cache may store."""
     return web.Response(
         body=body, content_type="application/json", status=status, headers={"cache-control": "no-store"}
     )

@@ -1,4 +1,4 @@
-"""Auto planner on workers whose latency is ``base / (1 - rate / full)``, and which are told to nobody."""
+"""Auto planner on workers whose latency is ``base / (1 - rate / full)``, of which it knows neither number."""
 
 import random
 from itertools import pairwise
@@ -345,7 +345,7 @@ def test_steady_load_is_not_reversed(requests_per_s: float) -> None:
         assert len(steps) <= 1, (seed, steps)
 
 
-def test_lulls_that_were_regretted_are_held() -> None:
+def test_lulls_that_cost_more_than_idle_workers_are_held() -> None:
     world = AutoWorld(5)
     for _ in range(3):
         world.run(120.0, 90)
@@ -356,7 +356,7 @@ def test_lulls_that_were_regretted_are_held() -> None:
     assert min(world.counts[began:]) >= 5
 
 
-def test_a_lull_that_was_regretted_teaches_to_hold_a_longer_one() -> None:
+def test_a_lull_that_cost_more_than_idle_workers_extends_the_hold() -> None:
     world = AutoWorld(5)
     for _ in range(2):
         world.run(120.0, 90)

@@ -41,7 +41,7 @@ def select_victims(
         pools: The pools of a model.
         targets: Count of each pool that should serve in it.
         draining: Workers that drain already, by the pool that started them.
-        can_migrate: As of ``choose_victims``.
+        can_migrate: Returns True if a worker can migrate its requests away, see ``choose_victims``.
         preferred: Workers that a pool should lose first, by pool.
     """
     replicas = {name: targets[name] - pool.moved for name, pool in pools.items()}

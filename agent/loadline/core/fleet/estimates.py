@@ -53,13 +53,13 @@ def kv_tokens_used(sample: WorkerSample, record: WorkerRecord) -> float | None:
 
 
 def estimates_prompts(pool: Pool) -> bool:
-    """Return whether prompt tokens of a pool are estimates: the first worker that reports stands for all of them."""
+    """Return True if prompt tokens of a pool are estimates: the first worker that reports stands for all of them."""
     samples = _first_report(pool)
     return bool(samples) and not any(_reports_prompts(sample) for sample in samples)
 
 
 def estimates_iterations(pool: Pool) -> bool:
-    """Return whether iterations of a pool are estimates: the first worker that reports stands for all of them."""
+    """Return True if iterations of a pool are estimates: the first worker that reports stands for all of them."""
     samples = _first_report(pool)
     return any(sample.iteration_ms is None and sample.running_requests for sample in samples)
 

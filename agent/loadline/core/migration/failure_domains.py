@@ -81,7 +81,7 @@ def failed_domains(
 
 
 def lacks_domain(worker: FailedWorker, domain: FailoverDomain) -> bool:
-    """Return whether a failed worker fails alone because its record lacks the failure domain."""
+    """Return True if a failed worker fails alone because its record lacks the failure domain."""
     without_unit = worker.parallel and not worker.unit
     return (domain in BY_NODE and not worker.node) or (domain in BY_UNIT and without_unit)
 

@@ -223,7 +223,7 @@ def read(path: Path, *, sidecar: bool = False) -> CircusKnobs:
 
     Args:
         path: Path of the file.
-        sidecar: Whether the workers of every pool get a sidecar.
+        sidecar: True if the workers of every pool get a sidecar.
 
     Raises:
         ConfigError: The file cannot be read or is invalid.

@@ -84,7 +84,7 @@ class LocalKnobs(ScalerKnobs, frozen=True):
     ] = ""
     on_stop: Annotated[
         Literal["end", "leave"],
-        Meta(description="Whether SIGTERM ends the workers too, or leaves them running; leave needs state_file."),
+        Meta(description="Effect of SIGTERM on the workers: it ends them, or leaves them; leave needs state_file."),
     ] = "end"
     sidecar_config: Annotated[
         str,
@@ -128,7 +128,7 @@ def read(path: Path, *, sidecar: bool = False) -> LocalKnobs:
 
     Args:
         path: Path of the file.
-        sidecar: Whether the workers of every pool get a sidecar.
+        sidecar: True if the workers of every pool get a sidecar.
 
     Raises:
         ConfigError: The file cannot be read or is invalid.

@@ -83,7 +83,7 @@ class ChildLauncher:
     """Runs workers as children of this process.
 
     Args:
-        outlive: Whether they outlive this process.
+        outlive: True if they outlive this process.
     """
 
     def __init__(self, *, outlive: bool) -> None:

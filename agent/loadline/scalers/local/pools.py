@@ -92,7 +92,7 @@ class LocalPool:
         self.waits = ""
         """The reason why no further worker is started; empty: there is none."""
         self.logged_wait = ""
-        """That reason as it was logged last, since the last start of a worker."""
+        """Reason that was logged last, since the last start of a worker."""
         self.failure: Failure | None = None
         """The last failure, until the pool has recovered."""
 

@@ -84,7 +84,7 @@ class LocalScaler:
         self._logs = WorkerLogs(Path(knobs.log_directory)) if knobs.log_directory else None
         self._current: dict[str, ReceivedDecision] = {}
         self._reported: dict[str, tuple[bool, dict[str, int], str]] = {}
-        """Whether the current decision of a model is done, its existing workers by pool, and the reasons."""
+        """Last report of each model: True if its decision is done, its existing workers by pool, and the reasons."""
         self._wake = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:

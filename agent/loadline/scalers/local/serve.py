@@ -24,7 +24,7 @@ async def serve(path: Path, only: Sequence[str], *, sidecar: bool = False) -> No
     Args:
         path: Configuration file.
         only: Models; empty: all of them.
-        sidecar: Whether the workers of every pool get a sidecar.
+        sidecar: True if the workers of every pool get a sidecar.
 
     Raises:
         ConfigError: The configuration is invalid, or the state file cannot be used.

@@ -43,7 +43,7 @@ class AgentHistory:
         self.first_read_request = 0
         """First read that it requested in this epoch; 0: none yet."""
         self.store_went_back = False
-        """Whether the store has lost data since it read the decisions."""
+        """True if the store has lost data since it read the decisions."""
         self.acting_since_ms = _NEVER
         # commits
         self.in_flight: dict[tuple[str, int], Decision] = {}

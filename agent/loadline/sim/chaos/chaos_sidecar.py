@@ -48,7 +48,7 @@ class ChaosSidecar:
         self.record = record
         self.engine = engine
         self.alive = True
-        """Whether its pod exists."""
+        """True if its pod exists."""
         self.worker: SimulatedWorker | None = None
         """Present incarnation; None before the engine has answered."""
         self._timeline = timeline

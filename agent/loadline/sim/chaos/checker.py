@@ -212,5 +212,5 @@ def _term(agent: SimulatedAgent) -> tuple[str, int]:
 
 
 def _was_guarded(explanation: Explanation) -> bool:
-    """Return whether the proposal reached the guardrails; one that was held before is not in their window."""
+    """Return True if the proposal reached the guardrails; one that was held before is not in their window."""
     return not explanation.limits or explanation.limits[0].code not in {ReasonCode.NOT_LEADER, ReasonCode.NOT_SETTLED}

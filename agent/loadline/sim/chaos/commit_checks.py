@@ -14,7 +14,7 @@ FRESH_SLACK_MS = 3_000
 
 
 def quorate(pool: Pool, stale_after_ms: int, ratio: float, now: int) -> bool:
-    """Return whether enough ready workers report, from a count of its own that allows for slack."""
+    """Return True if enough ready workers report, from a count of its own that allows for slack."""
     ready = fresh = 0
     for worker in pool.workers.values():
         if worker.availability == "ready":
@@ -96,7 +96,7 @@ class CommitCheck:
             self.report("I9-young", f"{model} after {young_ms} ms")
 
     def _has_reason(self, pool: Pool, *codes: ReasonCode) -> bool:
-        """Return whether one of the codes is a reason of the pool's count, so that weaker limits did not apply."""
+        """Return True if one of the codes is a reason of the pool's count, so that weaker limits did not apply."""
         return any(f"{pool.name}:{code}" in self.decision.reasons for code in codes)
 
     def _check_replicas(self, pool: Pool, target: PoolTarget) -> None:

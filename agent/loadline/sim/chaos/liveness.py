@@ -112,7 +112,7 @@ def _check_forecast(leader: SimulatedAgent, report: ReportViolation) -> None:
 
 
 def _is_scarce(leader: SimulatedAgent, model: ModelKnobs, pool: Pool) -> bool:
-    """Return whether GPUs lack for one more worker, even if models of lower priority shrank to their minimum."""
+    """Return True if GPUs lack for one more worker, even if models of lower priority shrank to their minimum."""
     settings, fleet = leader.controller.settings, leader.controller.state.fleet
     supplies = limited_supplies(settings, fleet)
     for supply, gpus in supplies.takes.get(model.name, {}).get(pool.name, {}).items():

@@ -77,7 +77,7 @@ def _ends(migration: Migration) -> list[tuple[str, str]]:
 
 
 def _known(fleet: Fleet, migration: Migration, *ends: MigrationEndpoint) -> bool:
-    """Return whether all these endpoints are current workers of the fleet."""
+    """Return True if all these endpoints are current workers of the fleet."""
     model = fleet.models.get(migration.model)
     pools = {} if model is None else model.pools
     found = ((end, pools[end.pool].workers.get(end.worker)) for end in ends if end.pool in pools)

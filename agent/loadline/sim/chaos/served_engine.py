@@ -39,7 +39,7 @@ class ServedEngine:
         self.share: Callable[[], WorkShare] | None = None
         """Returns the share of the work of its present worker; None: it has none."""
         self.busy = False
-        """Whether its newest page has running requests."""
+        """True if its newest page has running requests."""
         self._timeline = timeline
         self._model = model
         self._load_ms = load_ms

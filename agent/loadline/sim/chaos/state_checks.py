@@ -54,7 +54,7 @@ def check_resignation(history: AgentHistory, report: ReportViolation) -> None:
 
 
 def _must_yield(history: AgentHistory) -> bool:
-    """Return whether it must give the lease back regardless of commits in flight."""
+    """Return True if it must give the lease back regardless of commits in flight."""
     now = history.agent.clock.now_ms()
     blind = not history.bus_connected and now - history.bus_changed_ms >= history.settings.leadership.blind_after_ms
     return blind or now >= history.deadline_ms

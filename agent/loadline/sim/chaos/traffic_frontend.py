@@ -48,11 +48,11 @@ class TrafficFrontend:
     ) -> None:
         self.bus = bus
         self.silent = False
-        """Whether it publishes no report."""
+        """True if it publishes no report."""
         self.late_ms_max = 0.0
         """Largest delay of a report, so that later ones overtake it."""
         self.repeats = False
-        """Whether it publishes its newest reports again with each one."""
+        """True if it publishes its newest reports again with each one."""
         self._timeline = timeline
         self._model, self._name = model, name
         self._subject = Subjects("loadline").traffic(model, name)

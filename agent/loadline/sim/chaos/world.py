@@ -100,15 +100,15 @@ class ChaosWorld(TurnObserver):
         """Scopes and epochs that an operator ended; their leaders cannot know at once."""
         self.demand: dict[PoolKey, float] = {}
         self.new_workers_start = True
-        """Whether new workers ever become ready."""
+        """True if new workers ever become ready."""
         self.wake_fault: WakeFault = "none"
         """Fault of new workers of a pool without any: they start slowly, or end before they are ready."""
         self.drains_hang = False
-        """Whether draining workers never become empty."""
+        """True if draining workers never become empty."""
         self.copies_hang = False
-        """Whether KV copies never end."""
+        """True if KV copies never end."""
         self.migrations_refused = False
-        """Whether all workers refuse incoming migrations."""
+        """True if all workers refuse incoming migrations."""
         self.fitter = FaultyFitter(self.timeline)
         """Forecasts and allocations of all agents."""
         self.scaler_bus = FaultyScalerConnection(self.bus)

@@ -97,7 +97,7 @@ class SimulatedEngine:
         return 0 if sequence is None else sequence.request.isl_tokens + sequence.request.osl_tokens - 1
 
     def fits(self, kv_tokens: int, kv_tokens_max: int) -> bool:
-        """Return whether a cache of ``kv_tokens`` fits now, and its final size at all."""
+        """Return True if a cache of ``kv_tokens`` fits now, and its final size at all."""
         if self.knobs.blocks(kv_tokens_max) > self.knobs.kv_blocks_total:
             return False
         done = 0 if self._step is None else self._step.iterations_done(self._now_ms)

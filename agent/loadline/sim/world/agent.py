@@ -256,7 +256,7 @@ class SimulatedAgent:
             self._tasks[task] = None
 
     def _defer_while_suspended(self, step: Callable[[], None]) -> bool:
-        """Return whether the process is suspended; the step then runs when it resumes."""
+        """Return True if the process is suspended; the step then runs when it resumes."""
         if self.suspended:
             self._timeline.call_at(self._suspended_until_ms, step)
         return self.suspended

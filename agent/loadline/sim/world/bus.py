@@ -32,7 +32,7 @@ class _Subscription(Struct, eq=False):
     offer: FrameHandler
 
     def matches(self, subject: str) -> bool:
-        """Return whether a subject matches; ``*`` stands for one token, ``>`` for all that follow."""
+        """Return True if a subject matches; ``*`` stands for one token, ``>`` for all that follow."""
         if "*" not in self.pattern:
             return subject == self.pattern or (self.pattern.endswith(">") and subject.startswith(self.pattern[:-1]))
         wanted, tokens = self.pattern.split("."), subject.split(".")
@@ -155,9 +155,9 @@ class BusConnection:
 
     def __init__(self, bus: VirtualBus) -> None:
         self.connected = bus.available
-        """Whether the process considers itself connected; it detects changes late."""
+        """True if the process considers itself connected; it detects changes late."""
         self.partitioned = False
-        """Whether the process is partitioned from the server."""
+        """True if the process is partitioned from the server."""
         self._bus = bus
         self._on_connection: Callable[[bool], None] = lambda _connected: None
         bus.attach(self)

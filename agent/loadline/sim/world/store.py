@@ -216,7 +216,7 @@ class StoreConnection:
 
     def __init__(self, store: VirtualStore) -> None:
         self.partitioned = False
-        """Whether the process is partitioned from the server."""
+        """True if the process is partitioned from the server."""
         self._store = store
         self._watches: list[_PrefixWatch] = []
 

@@ -87,13 +87,13 @@ class SimulatedWorker:
         """True while the process runs."""
         self.ended_ms: float | None = None
         self.draining = False
-        """Whether it drains: it accepts no new request."""
+        """True if it drains: it accepts no new request."""
         self.drained = False
-        """Whether it is empty after a drain and reports so."""
+        """True if it is empty after a drain and reports so."""
         self.silent_until_ms = 0.0
         """Virtual time before which it sends no load report."""
         self.never_drains = False
-        """Whether its drains never finish."""
+        """True if its drains never finish."""
         self._leaving = False
         self._timeline = timeline
         self._knobs = knobs

@@ -156,7 +156,7 @@ class ArrivalRate(Struct, dict=True):
         return 1.0 if self._is_doubtful(samples) else _certain(level * seconds, _CHANCE)
 
     def _is_doubtful(self, samples: int) -> bool:
-        """Return whether the level has changed within so many samples, by few arrivals: some changes are chance."""
+        """Return True if the level has changed within so many samples, by few arrivals: some changes are chance."""
         count = min(samples, self.unchanged)
         return count < samples and sum(self.arrivals[-count:]) < _CHANGE_ARRIVALS
 

@@ -81,7 +81,7 @@ class Bursts(Struct):
         self.rises = lasting
 
     def provides_for(self, rise: Rise, lead_ms: int, cost_of_miss: float, now: int) -> bool:
-        """Return whether to request workers for a rise: it is expected to last, or bursts are worth keeping workers.
+        """Return True if to request workers for a rise: it is expected to last, or bursts are worth keeping workers.
 
         Workers that only serve bursts are idle between them. They save ``cost_of_miss`` requests for each one that is
         late without them, which is about half of a burst, so they are worth it if bursts take more than a part ``2 /

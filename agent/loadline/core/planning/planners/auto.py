@@ -1,6 +1,6 @@
-"""Auto planner: needs no profile and no choice, and is judged by the objectives.
+"""Planner that learns what workers serve within the objectives, and needs no engine profile.
 
-It learns from what the fleet reports how latency depends on the work of a worker, and grows at once to the highest
+It learns from the reports of the fleet how latency depends on the work of a worker, and grows at once to the highest
 count that any of these estimates needs:
 
 - *demand*: the arrivals at the time when a worker requested now is ready, and for decode the requests that still run
@@ -214,7 +214,7 @@ class AutoPlanner(Planner):
         return state
 
     def _is_sample_due(self, totals: TrafficTotals, now: int) -> bool:
-        """Return whether a second has passed since the last sample, or more requests have arrived than in two."""
+        """Return True if a second has passed since the last sample, or more requests have arrived than in two."""
         early_ms = _EARLY_MS if totals is not self.totals else 0
         surge = self.totals is not None and totals.arrivals_since(self.totals) > self.surge
         return surge or now - self.sampled_ms >= _SAMPLE_MS - early_ms

@@ -168,7 +168,7 @@ class SaturationPlanner(Planner):
         self.upstream = None
 
     def can_remove_one(self, pool: str) -> bool:
-        """Return whether the other workers can carry the load of one worker of a pool."""
+        """Return True if the other workers can carry the load of one worker of a pool."""
         return self.removable.get(pool, False)
 
     def next_wake(self) -> int:

@@ -13,7 +13,7 @@ _FULL: Final = 0.9
 
 
 def waits_for_prefill(model: Model, pool: Pool) -> bool:
-    """Return whether most of the requests that wait at a pool may wait for prefill workers.
+    """Return True if most of the requests that wait at a pool may wait for prefill workers.
 
     They do where their own decode worker has room: other workers may be empty because they have just started. Where
     workers do not register ``max_batch_requests``, or do not report KV usage, they may as long as prefill workers have

@@ -14,12 +14,12 @@ which vary less than those of engines."""
 
 
 def attainment_of(objectives: ObjectiveKnobs) -> float:
-    """Return the fraction (0..1) of the requests that are to meet the objectives; 0: only the means are."""
+    """Return the fraction (0..1) of requests that must meet the objectives; 0: only the mean latencies must."""
     return ATTAINMENT if objectives.attainment is None else objectives.attainment
 
 
 def deviations(objectives: ObjectiveKnobs) -> float:
-    """Return the standard deviations of a latency that are to lie between its mean and the objective; at least 0."""
+    """Return the distance of the mean of a latency from its objective, in standard deviations; at least 0."""
     return _DEVIATIONS * margin_ratio(objectives)
 
 

@@ -64,7 +64,7 @@ def store_restored(injector: FaultInjector, fault: Fault) -> Undo:
 
 
 def _may_lose_data(injector: FaultInjector) -> bool:
-    """Return whether the store may lose data now: epochs rise by the clocks alone if all agents restart after it."""
+    """Return True if the store may lose data now: epochs rise by the clocks alone if all agents restart after it."""
     plan, now_ms = injector.world.plan, injector.world.timeline.now_ms
     jumped = any(fault.kind == "agent_clock_jumps" and fault.at_ms <= now_ms for fault in plan.faults)
     return not (jumped or plan.clock_skew_ms_max or plan.clock_drift_max)

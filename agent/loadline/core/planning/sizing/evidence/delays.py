@@ -59,7 +59,7 @@ class RequestDelays(Struct):
             self.delayed_ms = now
 
     def _is_in_itl(self, pool: Pool, request_ms: float, now: int) -> bool:
-        """Return whether requests wait for decode workers so long that it shows in their ITL.
+        """Return True if requests wait for decode workers so long that it shows in their ITL.
 
         By Little's law they wait as long as a request takes, times the ratio of waiting to running ones, but no longer
         than there are any.
@@ -85,7 +85,7 @@ class RequestDelays(Struct):
 
 
 def _waits_for_decode(model: Model, request_ms: float) -> bool:
-    """Return whether requests wait for decode workers: their TTFT is then no matter of the prefill workers.
+    """Return True if requests wait for decode workers, so that their TTFT tells nothing of the prefill workers.
 
     By Little's law, they wait as long as a request decodes, times the ratio of waiting to running ones. Where outputs
     are short, some always wait for the next iteration.

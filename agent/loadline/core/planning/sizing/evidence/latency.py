@@ -71,7 +71,7 @@ _VARIATION_MAX: Final = 1.5
 _TTFT_TOKENS: Final = 1_000.0
 """Prompt length to which the TTFT of prefill workers is scaled: it grows with the length."""
 _UTILISATION_MIN: Final = 1.0 / 3.0
-"""Utilisation by the other limits below which requests hardly wait: a late TTFT is then no matter of the load."""
+"""Utilisation by the other limits below which requests hardly wait: a late TTFT is then not due to the load."""
 _ALONE_SHARE: Final = 0.7
 """Part of the TTFT objective from which on prompts are late without load: errors of their mean length and time decide
 whether a window is within the limit then, so a pool alternated between 7 and 32 workers at 0.8."""
@@ -108,7 +108,7 @@ class PoolEvidence(Struct):
     unsettled_ms: int = -1
     """Last time at which the pool was not settled."""
     delays: RequestDelays = field(default_factory=RequestDelays)
-    """Times at which latencies were no matter of the load."""
+    """Times at which latencies were not due to the load."""
     settled: bool = False
     """True once the pool was settled."""
     first_ms: int = -1
@@ -250,7 +250,7 @@ class PoolEvidence(Struct):
         return _ABOVE_FLOOR * self.itl.floor_ms if self.is_itl_infeasible(objectives) else objectives.itl_ms
 
     def is_itl_infeasible(self, objectives: ObjectiveKnobs) -> bool:
-        """Return whether the ITL without load is above the objective. Where pools share a role, another may meet it."""
+        """Return True if the ITL without load is above the objective. Where pools share a role, another may meet it."""
         return self.itl.floor_ms > objectives.itl_ms and not self.shares_role
 
     def ttft_limit_ms(self, objectives: ObjectiveKnobs) -> float:
@@ -290,7 +290,7 @@ class PoolEvidence(Struct):
             self.outputs_per_work = max(1.0, lengths.osl_tokens - 1.0) / lengths.work("aggregated")
 
     def _is_known(self, pool: Pool, now: int) -> bool:
-        """Return whether all workers report, and their latencies are not those of waits for others."""
+        """Return True if all workers report, and their latencies are not those of waits for others."""
         if pool.knobs.role == "prefill" and (self.queues.is_unbalanced or self.queues.drains_backlog):
             return False
         return 0 < pool.fresh == pool.ready and now != self.delays.decode_wait_ms

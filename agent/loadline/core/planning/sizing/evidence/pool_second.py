@@ -36,7 +36,7 @@ class PoolSecond(Struct, frozen=True):
         Args:
             pool: The pool, all of whose workers report.
             queues: Queues of its workers.
-            traffic: What its frontends report of the second.
+            traffic: Reports of its frontends of the second.
         """
         if not queues.is_unbalanced:
             kv = pool.load.kv_micro / MICRO / pool.ready

@@ -139,18 +139,18 @@ class SaturationEvidence(Struct, dict=True):
         return self.longest_queue > _UNBALANCED_MIN and self.shortest_queue * _UNBALANCED < self.longest_queue
 
     def is_behind(self, waiting: int) -> bool:
-        """Return whether the queue of a worker is a backlog similar to the longest one."""
+        """Return True if the queue of a worker is a backlog similar to the longest one."""
         return waiting > _BACKLOG_MIN and waiting * _UNBALANCED > self.longest_queue
 
     def is_queued(self, pool: Pool) -> bool:
-        """Return whether all workers have had a queue for three seconds."""
+        """Return True if all workers have had a queue for three seconds."""
         if not self.behind == pool.ready == self.ready > 0:
             return False
         waiting = self.waiting[-_SATURATED_SAMPLES:]
         return len(waiting) == _SATURATED_SAMPLES and min(waiting) >= pool.ready
 
     def is_saturated(self, pool: Pool) -> bool:
-        """Return whether all workers have had a queue for three seconds without a growing batch."""
+        """Return True if all workers have had a queue for three seconds without a growing batch."""
         if not self.is_queued(pool):
             return False
         running = self.running[-_SATURATED_SAMPLES:]

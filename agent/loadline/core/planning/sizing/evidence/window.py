@@ -53,7 +53,7 @@ class EvidenceWindow(Struct):
         return self.completed * 1_000.0 / self.observed_ms if self.observed_ms else 0.0
 
     def is_of(self, second: PoolSecond) -> bool:
-        """Return whether a second is one of the same workers: of as many, with as many that have a backlog."""
+        """Return True if a second is one of the same workers: of as many, with as many that have a backlog."""
         return (self.ready, self.free_workers) == (second.ready, second.free_workers)
 
     def add(self, second: PoolSecond, share: float) -> None:

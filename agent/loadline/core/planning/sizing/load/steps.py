@@ -44,7 +44,7 @@ def can_consolidate(
     sensitivity: float = SENSITIVITY,
     load_max: float | None = None,
 ) -> bool:
-    """Return whether the objective is met with one worker fewer, where each load grows by ``n / (n - 1)``.
+    """Return True if the objective is met with one worker fewer, where each load grows by ``n / (n - 1)``.
 
     The latency of an idle worker cannot be reduced, so only the latency above it is compared with what the objective
     leaves, times the sensitivity.

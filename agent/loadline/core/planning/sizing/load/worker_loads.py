@@ -158,7 +158,7 @@ class PoolLoads(Struct):
 
 
 def _has_queue(pool: Pool) -> bool:
-    """Return whether half of the workers have a queue."""
+    """Return True if half of the workers have a queue."""
     if 2 * pool.load.waiting <= QUEUE_MAX * pool.fresh:  # not even if half of them had all
         return False
     return median(worker.load.waiting for worker in pool.workers.values() if worker.counted) > QUEUE_MAX

@@ -140,7 +140,7 @@ class PoolLoad(Struct, frozen=True):
         return _SHRINK_MARGIN + (1.0 - self.staying) * self.arrivals.error(SAMPLES[0])
 
     def by_chance(self, capacity_per_s: float, growing_per_s: float, lasting_per_s: float) -> bool:
-        """Return whether arrivals exceed a capacity by no more than chance, and have done so for seconds only."""
+        """Return True if arrivals exceed a capacity by no more than chance, and have done so for seconds only."""
         certain = growing_per_s * self.arrivals.certain(SAMPLES[0])
         return max(certain, lasting_per_s) <= capacity_per_s
 

@@ -37,7 +37,7 @@ class ReversedShrink(Struct):
 
         Args:
             growing_per_s: Expected requests/s, for growth.
-            lasting_per_s: Those of a minute.
+            lasting_per_s: Requests/s of the last minute.
             workers: Count before the growth.
             now: Unix time in ms.
         """

@@ -1,13 +1,13 @@
-"""Time for which a pool keeps workers that it does not need: as long as being wrong would cost.
+"""Time for which a pool keeps workers that it does not need, since removing them too early costs more.
 
-Workers that were removed too early are missed for a start-up time. The hold is therefore a little more at first. When a
-pool grows again, the late requests may have cost more than the removed workers would have, had they been kept until
-then. The hold then becomes as long as that lull, which it should have covered. As the next lull may be longer, it also
-becomes at least the time in which the workers that were missed cost as much as these requests. That is the break-even
-rule of the ski rental problem (Karlin et al., Competitive Snoopy Caching, Algorithmica 1988): a lull and the return
-after it cost at most twice what they would if the length of the lull was known. When the kept workers would have cost
-more, the hold becomes shorter. Late are the requests that arrived beyond what the ready workers serve until the new
-ones were ready, and not those that were expected when the pool grew.
+Workers that were removed too early are missed for a start-up time, so the first hold is a little longer than that.
+When a pool grows again, the late requests may have cost more than the removed workers would have, had the pool kept
+them. The hold is then extended to the length of that lull. The next lull may be longer, so the hold is also extended
+to the time in which the missing workers cost as much as these requests. That is the break-even rule of the ski rental
+problem (Karlin et al., Competitive Snoopy Caching, Algorithmica 1988): a lull and the return after it cost at most
+twice what they would if the length of the lull was known. When the kept workers would have cost more, the hold is
+shortened. Requests count as late if they arrived beyond what the ready workers serve until the new ones were ready,
+unless they were expected when the pool grew.
 """
 
 from typing import Final

@@ -22,7 +22,7 @@ def shrink(load: PoolLoad, needs: PoolNeeds, reason: Reason) -> PoolRecommendati
     Args:
         load: Pool with the arrivals that it has to serve.
         needs: Its needs, which fewer workers meet.
-        reason: Why they do, which comes first in the recommendation.
+        reason: Reason of these needs, which comes first in the recommendation.
     """
     current, allowed = load.pool.effective_target(load.now), max(needs.keep, needs.wanted)
     delay = _delay(load, allowed)

@@ -49,7 +49,7 @@ class CountRates(Struct, frozen=True):
     osl_tokens: float
 
     def covers(self, requests_per_s: float) -> bool:
-        """Return whether a rate needs this count, and not one less."""
+        """Return True if a rate needs this count, and not one less."""
         return self.fewer_per_s < requests_per_s <= self.max_per_s or (
             self.workers == 1 and requests_per_s <= self.max_per_s
         )

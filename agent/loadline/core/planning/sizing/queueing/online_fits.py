@@ -39,15 +39,15 @@ class EngineLines(Struct, frozen=True):
     """Largest batch of a rank, seen while requests waited for it; 0: unknown."""
 
     def covers(self, role: Role) -> bool:
-        """Return whether all lines that a role needs are known."""
+        """Return True if all lines that a role needs are known."""
         return (self.decode is not None or role == "prefill") and (self.prefill is not None or role == "decode")
 
     def are_plausible(self) -> bool:
-        """Return whether the times are within the bounds of the linear parameters of a pool."""
+        """Return True if the times are within the bounds of the linear parameters of a pool."""
         return all(_is_plausible(line) for line in (self.decode, self.prefill) if line is not None)
 
     def match(self, pool: Pool) -> bool:
-        """Return whether the pool has the hardware that the lines were learned on."""
+        """Return True if the pool has the hardware that the lines were learned on."""
         return (self.gpus_per_worker, self.accelerator) == (pool.knobs.gpus_per_worker, pool.knobs.accelerator)
 
 
@@ -103,7 +103,7 @@ class PoolEngineFit(Struct):
         return cls(pool.knobs.gpus_per_worker, pool.knobs.accelerator, decode, prefill, batch)
 
     def matches(self, pool: Pool) -> bool:
-        """Return whether the pool still has the hardware that the lines are learned on."""
+        """Return True if the pool still has the hardware that the lines are learned on."""
         return self.lines().match(pool)
 
     def update(self, pool: Pool, now: int, *, is_own_queue: bool) -> None:
@@ -170,7 +170,7 @@ class EngineFits(Struct):
         self.lines.pop(pool, None)
 
     def is_outdated(self, pool: Pool) -> bool:
-        """Return whether the pool has other hardware now than its lines were learned on."""
+        """Return True if the pool has other hardware now than its lines were learned on."""
         fit = self.fits.get(pool.name)
         return fit is not None and not fit.matches(pool)
 

@@ -68,11 +68,11 @@ class QueueSizer(Struct):
         self.sizes.resize(model, load, sizing, self._reason, step_max=knobs.replicas_step_max, now=now)
 
     def learns(self, pool: Pool, knobs: QueueingKnobs) -> bool:
-        """Return whether the latency lines of a pool are learned from the iterations of its workers."""
+        """Return True if the latency lines of a pool are learned from the iterations of its workers."""
         return knobs.fitted == "always" or (knobs.fitted == "unprofiled" and profile_problem(pool) is not None)
 
     def is_short(self, objectives: ObjectiveKnobs, drain_ms: int) -> bool:
-        """Return whether a backlog needs more workers than the pools are sized to."""
+        """Return True if a backlog needs more workers than the pools are sized to."""
         return any(self._is_short(demand, objectives, drain_ms) for demand in self.demands.values())
 
     def hold_reason(self, model: Model, pool: Pool, now: int) -> Reason | None:
