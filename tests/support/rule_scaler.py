@@ -70,7 +70,7 @@ class RuleScaler(SimulatedScaler):
         counts = {target.pool: target.replicas for target in decision.targets} if observed else {}
         victims = {target.pool: self._declares for target in decision.targets}
         numbers = decision.decision_id, decision.model, decision.epoch, decision.sequence
-        return DecisionApplied(*numbers, self._name, status, counts, detail, victims, dict(in_force))
+        return DecisionApplied(*numbers, "scaler", status, counts, detail, victims, dict(in_force))
 
     def _reconcile(self) -> None:
         self._scheduled = True

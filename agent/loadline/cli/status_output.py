@@ -49,11 +49,6 @@ def format_statuses(agents: Sequence[AgentStatus], *, only_migration: bool = Fal
     return _format(separator.join(heads), fleet, only_migration=only_migration)
 
 
-def format_status(agent: AgentStatus, *, only_migration: bool = False) -> str:
-    """Format the status of an agent and its models; ``only_migration`` leaves out what concerns scaling."""
-    return format_statuses([agent], only_migration=only_migration)
-
-
 def _head(agent: AgentStatus) -> list[str]:
     """Return lines about the agent itself."""
     standby = f"standby, leader {agent.leader}" if agent.leader else "standby, no leader"

@@ -99,14 +99,14 @@ def _opening(title: str, view_box: str) -> str:
 
 
 @contextmanager
-def canvas(name: str, heights_in: Sequence[float], *, share_x: bool = True) -> Iterator[Canvas]:
+def canvas(name: str, heights_in: Sequence[float]) -> Iterator[Canvas]:
     """Create an empty figure; ``name`` makes the ids within its SVG unique on a page."""
     import matplotlib as mpl  # noqa: PLC0415 - an extra whose import takes half a second
     from matplotlib.figure import Figure  # noqa: PLC0415 - part of the same extra
 
     with mpl.rc_context(_SETTINGS | {"svg.hashsalt": name}):
         figure = Figure(figsize=(_WIDTH_IN, sum(heights_in)), layout="constrained")
-        grid = figure.subplots(len(heights_in), 1, sharex=share_x, squeeze=False, height_ratios=heights_in)
+        grid = figure.subplots(len(heights_in), 1, sharex=True, squeeze=False, height_ratios=heights_in)
         yield Canvas(figure, [row[0] for row in grid])
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from loadline.adapters.metrics import Metrics
-from loadline.cli.status_output import format_status
+from loadline.cli.status_output import format_statuses
 from loadline.config import parse
 from loadline.config.summary import describe
 from loadline.core.engines.accelerator import AcceleratorKnobs
@@ -60,9 +60,9 @@ def test_draining_workers_have_a_cost() -> None:
 
 
 def test_the_status_has_the_cost_if_it_is_known() -> None:
-    assert "  cost: 61 per hour" in format_status(status_of(mixed())).splitlines()
+    assert "  cost: 61 per hour" in format_statuses([status_of(mixed())]).splitlines()
     unknown = MultiModelWorld({"m": [(PoolKnobs("any", "aggregated"), 1)]}, FleetKnobs())
-    assert "cost" not in format_status(status_of(unknown))
+    assert "cost" not in format_statuses([status_of(unknown)])
 
 
 def test_the_description_has_the_cost_of_the_bounds() -> None:

@@ -4,7 +4,7 @@ import re
 
 from msgspec.structs import replace
 
-from loadline.cli.status_output import HEADER, format_model, format_status
+from loadline.cli.status_output import HEADER, format_model, format_statuses
 from loadline.core.controller import Controller
 from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.engines.profile import ObjectiveKnobs
@@ -87,9 +87,9 @@ def test_alarms_of_the_last_hour_are_listed_with_their_times() -> None:
         RaisedAlarm("workers_missing", "chat", "d-1 is not ready", 45_296_000, 3),
         RaisedAlarm("store_went_back", "", "x", 0, 1),
     )
-    printed = format_status(replace(agent(), alarms=alarms))
+    printed = format_statuses([replace(agent(), alarms=alarms)])
     assert "  12:34:56 workers_missing chat: d-1 is not ready (3 times)\n  00:00:00 store_went_back: x" in printed
-    assert "alarms" not in format_status(agent())
+    assert "alarms" not in format_statuses([agent()])
 
 
 def test_the_first_seconds_do_not_contradict_themselves() -> None:

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from loadline.cli.status_output import format_status
+from loadline.cli.status_output import format_statuses
 from loadline.core.queries import status as query
 from loadline.core.vocabulary.decisions import ApplyStatus
 from loadline.core.vocabulary.durations import rounded_duration
@@ -95,7 +95,7 @@ def test_the_status_says_why_a_decision_waits() -> None:
     decision = model(world).decision
     assert decision is not None
     assert (decision.state, decision.detail) == ("accepted", "quota exceeded: 2 of 4 GPUs")
-    shown = format_status(query.status(world.settings, world.controller.state, "0", START, world.now))
+    shown = format_statuses([query.status(world.settings, world.controller.state, "0", START, world.now)])
     lines = [line.strip() for line in shown.splitlines()]
     assert lines[lines.index("scaler: quota exceeded: 2 of 4 GPUs") - 1].startswith(f"decision {decision.decision_id}")
     answer(world, "progress")

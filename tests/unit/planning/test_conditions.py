@@ -3,7 +3,7 @@
 import pytest
 
 from loadline.cli.explain_output import format_explanation
-from loadline.cli.status_output import format_status
+from loadline.cli.status_output import format_statuses
 from loadline.core.controller import Controller
 from loadline.core.decisions.leadership import LeadershipKnobs
 from loadline.core.fleet.pool import PoolKnobs
@@ -287,7 +287,7 @@ def test_a_condition_is_formatted_as_one_line() -> None:
     world.run(30)
     world.handle(PausesRead({"m": "ada"}))
     status = query.status(world.settings, world.controller.state, "0", START, world.now)
-    lines = format_status(status).splitlines()
+    lines = format_statuses([status]).splitlines()
     found = [line.strip() for line in lines if "=True since" in line or "=False since" in line]
     assert found == [
         (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadline.core.planning.sizing.erlang import workers_within
+from loadline.core.planning.sizing.erlang import ServiceWaits, workers_within
 
 
 def share_waiting(workers: int, busy: float) -> float:
@@ -38,9 +38,9 @@ def test_a_request_at_a_busy_worker_waits_for_the_request_in_service() -> None:
 
 def test_at_full_utilisation_no_count_avoids_the_residual_service_time() -> None:
     for busy in (36.0, 5_000.0):
-        assert workers_within(busy, 100.0, [(80.0, 1.0)], 0.81, always_busy=True) is None
-    assert workers_within(36.0, 100.0, [(80.0, 1.0)], 0.79, always_busy=True) is not None
-    assert workers_within(36.0, 100.0, [(-1.0, 1.0)], 0.1, always_busy=True) is None
+        assert ServiceWaits(100.0, [(80.0, 1.0)], 0.81, always_busy=True).workers(busy) is None
+    assert ServiceWaits(100.0, [(80.0, 1.0)], 0.79, always_busy=True).workers(36.0) is not None
+    assert ServiceWaits(100.0, [(-1.0, 1.0)], 0.1, always_busy=True).workers(36.0) is None
 
 
 def test_the_wait_is_the_residual_service_time_plus_the_queue() -> None:
@@ -51,8 +51,8 @@ def test_the_wait_is_the_residual_service_time_plus_the_queue() -> None:
         for _ in range(40_000)
     ]
     late = sum(one > wait_ms for one in drawn) / len(drawn)
-    assert workers_within(busy, 100.0, [(wait_ms, 1.0)], 1 - late * 1.05, always_busy=True) == workers
-    assert workers_within(busy, 100.0, [(wait_ms, 1.0)], 1 - late * 0.95, always_busy=True) == workers + 1
+    assert ServiceWaits(100.0, [(wait_ms, 1.0)], 1 - late * 1.05, always_busy=True).workers(busy) == workers
+    assert ServiceWaits(100.0, [(wait_ms, 1.0)], 1 - late * 0.95, always_busy=True).workers(busy) == workers + 1
 
 
 def test_one_worker_suffices_exactly_while_the_wait_of_mm1_does() -> None:

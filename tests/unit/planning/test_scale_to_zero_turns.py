@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadline.cli.status_output import format_status
+from loadline.cli.status_output import format_statuses
 from loadline.core.controller import Controller
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.guardrails.knobs import GuardrailKnobs
@@ -50,7 +50,7 @@ def test_a_model_scales_to_zero_in_one_step_and_from_zero_in_the_turn_of_a_reque
     assert decided[-1] == {"prefill": 0, "decode": 0}
     world.workers.clear()
     assert world.run_reporting(60) == []
-    counts = format_status(status(world.settings, world.controller.state, "0", world.now, world.now))
+    counts = format_statuses([status(world.settings, world.controller.state, "0", world.now, world.now)])
     assert "scaled to zero: the first request that a frontend reports starts workers" in counts
     world.now += 1_000
     emitted = world.handle(traffic(world.now // 1_000, queued=1))

@@ -3,7 +3,7 @@
 import msgspec
 from msgspec.structs import replace
 
-from loadline.cli.status_output import format_status
+from loadline.cli.status_output import format_statuses
 from loadline.core.controller import Controller
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.fleet.schedule_windows import NO_SCHEDULE_MINIMUM, ScheduleKnobs
@@ -90,9 +90,11 @@ def test_the_reason_has_the_scheduled_minimum_and_its_end() -> None:
     world = ScheduleWorld(replicas_min=1, planner="static", planner_knobs={"static": FIXED})
     world.register("prefill", "p1")
     world.register("decode", "d1")
-    assert "schedule" not in format_status(status(world.settings, world.controller.state, "0", world.now, world.now))
+    assert "schedule" not in format_statuses(
+        [status(world.settings, world.controller.state, "0", world.now, world.now)]
+    )
     world.run_idle(BEFORE_S + 1)
-    text = format_status(status(world.settings, world.controller.state, "0", world.now, world.now))
+    text = format_statuses([status(world.settings, world.controller.state, "0", world.now, world.now)])
     assert "schedule: decode at least 5 until 2023-11-14T22:30:00+00:00" in text
     decided = world.controller.state.explanations[-1]
     assert "decode: 1 raised to 5: the minimum of a schedule that ends in 10 min" in [

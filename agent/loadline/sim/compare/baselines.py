@@ -30,7 +30,6 @@ PEAK_WINDOW_S: Final = 60.0
 PEAK_UTILISATION: Final = 0.75
 """Utilisation of the workers in that interval, for static peak. At 1 every burst within it causes a queue."""
 _TAIL_SHARE: Final = 0.65
-_STEP_MAX: Final = 1_000_000
 
 
 def baseline(name: str, settings: Settings, fleet: SimulatedFleetKnobs, trace: Trace) -> Settings:

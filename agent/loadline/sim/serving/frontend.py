@@ -46,7 +46,6 @@ class SimulatedFrontend:
         bus: Its connection to the bus.
         objectives: Objectives by which requests are judged.
         served: Log of all requests.
-        root: First tokens of all subjects.
     """
 
     def __init__(
@@ -59,7 +58,6 @@ class SimulatedFrontend:
         *,
         objectives: ObjectiveKnobs,
         served: RequestLog,
-        root: str = "loadline",
     ) -> None:
         self.log = served
         self._timeline = timeline
@@ -89,7 +87,7 @@ class SimulatedFrontend:
         self._owners = RequestOwners()
         self._interval = TrafficInterval()
         self._sequence = 0
-        self._subject = Subjects(root).traffic(model, "gateway")
+        self._subject = Subjects("loadline").traffic(model, "gateway")
         VirtualTask(handover_bus(bus).serve_frontend(model, self._answer_claim))
         timeline.call_later(REPORT_INTERVAL_MS, self._report)
 

@@ -119,9 +119,7 @@ class SimulatedAgent:
         clock: Its clock; None: virtual time.
         journal: Journal of its turns, if any.
         turn_spacing_ms: Minimum time between two turns.
-        watcher: Observer of every turn and every effect.
-        root: First tokens of all subjects.
-        namespace: Namespace of all keys.
+        observer: Observer of every turn and every effect.
         router: Shards by key, if the agents share the models; ``settings`` are then those of ``shard``.
         shard: Number of the shard.
         fitter: Its forecasts and allocations; None: those of this process.
@@ -138,8 +136,6 @@ class SimulatedAgent:
         journal: Journal | None = None,
         turn_spacing_ms: float = 2.0,
         observer: TurnObserver | None = None,
-        root: str = "loadline",
-        namespace: str = "default",
         router: KeyRouter | None = None,
         shard: int = 0,
         fitter: Fitter | None = None,
@@ -156,7 +152,7 @@ class SimulatedAgent:
         self._observer = observer
         self._suspended_until_ms, self._last_turn_ms = 0.0, -turn_spacing_ms
         self._due_ms: float | None = None
-        subjects, keys = Subjects(root), Keys(namespace)
+        subjects, keys = Subjects("loadline"), Keys("default")
         self.inbox = Inbox(INBOX_FRAMES_MAX, self._wake, subjects)
         self._reports = None if router is None else Reports(bus, subjects, self.inbox.offer_all, self.inbox.put)
         self.turns = Turns(

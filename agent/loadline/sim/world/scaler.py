@@ -29,6 +29,8 @@ from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import DecisionApplied, DrainReport, ScalingDecision
 from loadline.wire.subjects import Subjects
 
+_NAME: Final = "scaler"
+"""Name of the scaler in its answers."""
 _RECONCILE_INTERVAL_MS: Final = 1_000.0
 _TIMING: Final = ProcessTiming(
     linger_ms=2_000,
@@ -93,8 +95,6 @@ class SimulatedScaler:
         pools: The pools of each model.
         bus: Connection of the scaler to the bus.
         start: Function that starts a worker.
-        name: Name of the scaler in its answers.
-        root: First tokens of all subjects.
     """
 
     def __init__(
@@ -103,17 +103,13 @@ class SimulatedScaler:
         pools: Mapping[str, Sequence[str]],
         bus: BusConnection,
         start: StartWorker,
-        *,
-        name: str = "scaler",
-        root: str = "loadline",
     ) -> None:
         self.bus = bus
         self.applies_decisions = True
         """False: a faulty scaler, which accepts decisions and does not apply them."""
         self._timeline = timeline
-        self._name = name
         self._start_worker = start
-        self._subjects = Subjects(root)
+        self._subjects = Subjects("loadline")
         self._fence = DecisionFence()
         self._counts = CountsInForce()
         self._pools = {(model, pool): _ScaledPool(model, pool) for model, names in pools.items() for pool in names}
@@ -170,7 +166,7 @@ class SimulatedScaler:
             self._timeline.call_at(ask_at_s * 1_000 + 1, self._confirm_decisions)
 
     async def _confirm(self, model: str) -> None:
-        if await request_announcements(self.bus, self._subjects, (model,), self._name):
+        if await request_announcements(self.bus, self._subjects, (model,), _NAME):
             self._fence.record_answer(model, self._timeline.now_ms / 1_000)
 
     def _accept(self, decision: ScalingDecision) -> None:
@@ -213,7 +209,7 @@ class SimulatedScaler:
             decision.model,
             decision.epoch,
             decision.sequence,
-            self._name,
+            _NAME,
             status,
             dict(observed),
             detail,

@@ -60,8 +60,6 @@ class SimulatedWorker:
         on_event: Called with every event of a request.
         on_change: Called when it becomes ready, starts to drain or ends, so that routing can change.
         peers: Its connection to other workers and to the frontend.
-        root: First tokens of all subjects.
-        namespace: Namespace of all keys.
     """
 
     def __init__(
@@ -76,8 +74,6 @@ class SimulatedWorker:
         knobs: SimulatedWorkerKnobs,
         on_event: "Callable[[SimulatedWorker, EngineEvent], None]",
         on_change: "Callable[[SimulatedWorker], None]",
-        root: str = "loadline",
-        namespace: str = "default",
     ) -> None:
         self.record = replace(record, state="starting")
         self.engine = engine
@@ -99,7 +95,7 @@ class SimulatedWorker:
         self._knobs = knobs
         self._on_event = on_event
         self._on_change = on_change
-        self._subjects, self._keys = Subjects(root), Keys(namespace)
+        self._subjects, self._keys = Subjects("loadline"), Keys("default")
         self._answered_pools: set[str] = set()
         self._load_subject = self._subjects.load(*record.names)
         self._drained_subject = self._subjects.drained(*record.names)

@@ -22,11 +22,9 @@ def workers_within(
     waits: Sequence[tuple[float, float]],
     attainment: float,
     variability: float = 0.5,
-    *,
-    always_busy: bool = False,
 ) -> int | None:
     """Return ``ServiceWaits.workers`` for one mean number of busy workers."""
-    return ServiceWaits(service_ms, waits, attainment, variability, always_busy=always_busy).workers(busy)
+    return ServiceWaits(service_ms, waits, attainment, variability).workers(busy)
 
 
 class ServiceWaits:
