@@ -304,6 +304,18 @@ def loadline(*arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout
 
 
+async def is_served(bus: NatsBus) -> bool:
+    """Return True if an agent shows a worker, traffic and an applied decision to a user of NATS."""
+    try:
+        reply = await bus.request(SUBJECTS.api("status"), b"{}", 2)
+    except BusUnavailable:
+        return False
+    for model in msgspec.json.decode(reply, type=AgentStatus).models:
+        applied = model.decision is not None and model.decision.state == "applied"
+        return applied and model.pools[0].fresh == 1 and model.traffic.requests_per_s is not None
+    return False
+
+
 def test_all_parts_can_do_their_work(tmp_path: Path) -> None:
     """Run agent, clients and command line with these users of NATS and those of etcd."""
 
@@ -341,22 +353,7 @@ def test_all_parts_can_do_their_work(tmp_path: Path) -> None:
             await scaler.accept(order)
             await scaler.complete(order, {"decode": 2})
 
-            async def status(role: str) -> AgentStatus | None:
-                with contextlib.suppress(BusUnavailable):
-                    return msgspec.json.decode(
-                        await buses[role].request(SUBJECTS.api("status"), b"{}", 2), type=AgentStatus
-                    )
-                return None
-
-            async def seen() -> bool:
-                found = await status("viewer")
-                if found is None or not found.models:
-                    return False
-                [model] = found.models
-                applied = model.decision is not None and model.decision.state == "applied"
-                return applied and model.pools[0].fresh == 1 and model.traffic.requests_per_s is not None
-
-            await until_async(seen, "worker, traffic and decision in the status")
+            await until_async(lambda: is_served(buses["viewer"]), "worker, traffic and decision in the status")
             operator = configured("operator", nats, etcd)
             assert "agent agent-1" in await asyncio.to_thread(loadline, "status", "--config", str(operator))
             assert "replicas_min" in await asyncio.to_thread(loadline, "explain", "--config", str(operator))

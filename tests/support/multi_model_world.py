@@ -60,6 +60,18 @@ class GpuLimits(NamedTuple):
     priorities: Mapping[str, int] = MappingProxyType({})
     namespaces: Mapping[str, str] = MappingProxyType({})
 
+    def settings(self, models: tuple[ModelKnobs, ...], fleet: FleetKnobs) -> Settings:
+        """Return the settings of an agent with these limits."""
+        return Settings(
+            "agent-1",
+            "all",
+            models,
+            fleet,
+            accelerators=self.accelerators,
+            allocation=self.allocation,
+            quotas=dict(self.quotas),
+        )
+
 
 class MultiModelWorld:
     """Pools of several models with ready workers, whose planners propose the counts that a test sets.
@@ -85,7 +97,7 @@ class MultiModelWorld:
         guardrails: GuardrailKnobs = STEPS,
         **knobs: int,
     ) -> None:
-        chosen = [
+        chosen = tuple(
             ModelKnobs(
                 name,
                 tuple(pool for pool, _ in pools),
@@ -96,18 +108,8 @@ class MultiModelWorld:
                 **knobs,  # type: ignore[arg-type]
             )
             for name, pools in models.items()
-        ]
-        self.controller = Controller(
-            Settings(
-                "agent-1",
-                "all",
-                tuple(chosen),
-                fleet,
-                accelerators=limited.accelerators,
-                allocation=limited.allocation,
-                quotas=dict(limited.quotas),
-            )
         )
+        self.controller = Controller(limited.settings(chosen, fleet))
         self.now = START
         self.start_ms, self.drain_ms, self.commit_ms = start_ms, drain_ms, commit_ms
         self.decisions: list[tuple[int, Decision]] = []

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
@@ -28,7 +28,7 @@ from tools.process_chaos.engines import Client
 from tools.process_chaos.faults import inject
 from tools.process_chaos.fleet import REQUESTS_PER_S, ChaosFleet
 from tools.process_chaos.neighbours import report_traffic
-from tools.process_chaos.plan import Plan, alone
+from tools.process_chaos.plan import Fault, Plan, alone
 
 SETTLE_S: Final = TAKEOVER_S + 1.0
 _START_S: Final = 60.0
@@ -95,24 +95,13 @@ async def run(
                 await asyncio.sleep(max(0.0, began_s + fault.at_s - time.monotonic()))
                 write_line(f"{fault.kind}" + (f" for {fault.for_s:.1f} s" if fault.for_s else ""))
                 group.create_task(inject(fault.kind, fleet, observer, fault.for_s, rng))
-                if (
-                    fault.kind in _DEPOSED
-                    and alone(fault, plan.faults, SETTLE_S)
-                    and fleet.has_standby
-                    and observer.last_leader in fleet.agents
-                ):
+                if _causes_takeover(fault, plan, fleet, observer):
                     group.create_task(_time_takeover(fault.kind, observer, takeovers))
         if not await _until(fleet.gateway.ended.is_set, plan.duration_s + _FINISH_S):
             observer.violations.append(f"requests wait {_FINISH_S:g} s after the last fault")
         ended_s = time.time()
-    limits_s = {"stop_leader": HANDOVER_S}
-    late = [
-        f"{took_s:.1f} s without a leader after {kind}"
-        for kind, took_s in takeovers
-        if took_s > limits_s.get(kind, takeover_s)
-    ]
     problems = [
-        *late,
+        *_slow_takeovers(takeovers, takeover_s),
         *journal_problems(fleet),
         *worker_problems(fleet, ended_s),
         *scaler_problems(fleet, observer.committed.by_id),
@@ -134,6 +123,22 @@ def run_until_signalled(work: Coroutine[object, object, Outcome]) -> Outcome:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background would ignore it
     signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
     return asyncio.run(work)
+
+
+def _causes_takeover(fault: Fault, plan: Plan, fleet: ChaosFleet, observer: Observer) -> bool:
+    """Return True if a fault ends the term of a leader, a standby can take over, and no other fault is near."""
+    deposes = fault.kind in _DEPOSED and observer.last_leader in fleet.agents
+    return deposes and fleet.has_standby and alone(fault, plan.faults, SETTLE_S)
+
+
+def _slow_takeovers(takeovers: Sequence[tuple[str, float]], takeover_s: float) -> list[str]:
+    """Return a problem for each takeover that lasted longer than ``takeover_s``, or than a handover may last."""
+    limits_s = {"stop_leader": HANDOVER_S}
+    return [
+        f"{took_s:.1f} s without a leader after {kind}"
+        for kind, took_s in takeovers
+        if took_s > limits_s.get(kind, takeover_s)
+    ]
 
 
 async def _time_takeover(kind: str, observer: Observer, takeovers: list[tuple[str, float]]) -> None:

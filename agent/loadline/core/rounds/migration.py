@@ -19,6 +19,7 @@ from loadline.core.migration.memory import worker_key
 from loadline.core.migration.name_codes import NameCodes
 from loadline.core.migration.policies import build_policy
 from loadline.core.migration.worker_table import WorkerTable
+from loadline.core.rounds.faults import fault_text
 from loadline.core.rounds.migration_round import MigrationGroup, MigrationRound
 from loadline.core.state.agent_state import AgentState
 from loadline.core.state.settings import ModelKnobs, Settings
@@ -28,8 +29,6 @@ FULL_ROUNDS_MAX: Final = 10
 """Maximum full rounds in one turn, the longest due first: 10 models of 100 workers take about 10 ms."""
 UNUSED_CODES_MAX: Final = 4_096
 """Maximum codes of nodes and units beyond one node and one unit per worker."""
-FAULT_CHARACTERS_MAX: Final = 200
-"""Largest number of characters of an exception in an alarm."""
 
 
 class MigrationPipeline:
@@ -95,8 +94,7 @@ class MigrationPipeline:
             if model.faulty:
                 return []
             model.faulty = True
-            text = f"{type(fault).__name__}: {fault}"[:FAULT_CHARACTERS_MAX]
-            return [RaiseAlarm("migration_failed", name, text)]
+            return [RaiseAlarm("migration_failed", name, fault_text(fault))]
         model.faulty = False
         return effects
 

@@ -7,6 +7,7 @@ from msgspec import Struct
 from loadline.core.planning.allocation.gpu_ledger import GpuLedger, gpu_ledger_of
 from loadline.core.planning.planners import Planner
 from loadline.core.planning.schedules import Schedules
+from loadline.core.rounds.faults import fault_text
 from loadline.core.state.agent_state import AgentState, limited_supplies
 from loadline.core.state.model_state import ModelState
 from loadline.core.state.settings import ModelKnobs, Settings
@@ -15,8 +16,6 @@ from loadline.core.vocabulary.reasons import Explanation, Reason, ReasonCode, Re
 
 RETRY_MS: Final = 1_000
 """Time after which a planner that failed runs again, unless its model changes before."""
-FAULT_CHARACTERS_MAX: Final = 200
-"""Largest number of characters of an exception in alarms and explanations."""
 
 
 class Outcome(Struct, frozen=True):
@@ -44,7 +43,7 @@ class ScalingContext:
 
     def fail(self, model: ModelState, fault: Exception, now: int) -> tuple[Recommendation, list[Effect]]:
         """Return a recommendation that reports an exception, and an alarm if the last run of the planner succeeded."""
-        text = f"{type(fault).__name__}: {fault}"[:FAULT_CHARACTERS_MAX]
+        text = fault_text(fault)
         model.plan_at_ms = now + RETRY_MS
         self.state.count("planner_failures")
         alarms: list[Effect] = [] if model.failing else [RaiseAlarm("planner_failed", model.name, text)]
