@@ -44,7 +44,9 @@ def gpus_of(config: dict[str, Any], role: str) -> int:
 
 
 def word(code: ReasonCode | None) -> str | None:
-    """Return the wire value of a reason."""
+    """Return what Dynamo calls a reason."""
+    if code is ReasonCode.GPU_BUDGET_HOLD:
+        return "gpu_budget_guard_hold"
     return None if code is None else code.value
 
 

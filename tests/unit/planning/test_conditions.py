@@ -128,7 +128,7 @@ def test_an_exception_of_the_planner_is_reported_as_failed_optimization(monkeypa
         (True, ReasonCode.GIVES_WAY, False, "ResourceConstrained"),
         (True, ReasonCode.GPUS_OCCUPIED, False, "ResourceConstrained"),
         (True, ReasonCode.GPU_BUDGET_MAX, False, "ResourceConstrained"),
-        (True, ReasonCode.GPU_BUDGET_GUARD_HOLD, False, "ResourceConstrained"),
+        (True, ReasonCode.GPU_BUDGET_HOLD, False, "ResourceConstrained"),
         (True, ReasonCode.GPU_BUDGET_RECONCILE, False, "ResourceConstrained"),
         (True, ReasonCode.FLEET_GPU_BUDGET_MAX, False, "ResourceConstrained"),
     ],
@@ -158,7 +158,7 @@ def test_the_most_severe_reason_determines_the_condition(
 def test_a_budget_that_prevents_a_shrink_is_not_a_shortage() -> None:
     world = booted()
     model = world.controller.state.fleet.models["m"]
-    held = Reason.of(ReasonCode.GPU_BUDGET_GUARD_HOLD, "decode", wanted=1, allowed=2, gpus=2)
+    held = Reason.of(ReasonCode.GPU_BUDGET_HOLD, "decode", wanted=1, allowed=2, gpus=2)
     recommendation = Recommendation("p", {}, (Reason(ReasonCode.WITHIN_THRESHOLDS),), {})
     found = conditions(
         model, recommendation, [held], (), world.now, fleet=world.settings.fleet, traffic="no", scales_to_zero=False

@@ -98,7 +98,7 @@ def test_fitted_changes_never_reverse_the_proposal(changes: list[PoolChange], ba
     current = tuple(change.current for change in changes)
     tolerance = band.tolerance(*(change.gpus for change in changes))
     assert fitted.counts == current or band.contains(gpus(changes, fitted.counts), tolerance)
-    if fitted.code is ReasonCode.GPU_BUDGET_GUARD_HOLD:
+    if fitted.code is ReasonCode.GPU_BUDGET_HOLD:
         assert fitted.counts == current
 
 
@@ -251,4 +251,4 @@ def test_changes_of_unequal_workers_in_a_band(
 
 def test_counts_that_no_growth_reaches_within_the_band_stay() -> None:
     fitted = fit_changes([PoolChange(3, 3, 3, 3, 8), PoolChange(5, 0, 4, 3)], GpuBand(24, 30, exact=True))
-    assert (fitted.counts, fitted.code) == ((3, 5), ReasonCode.GPU_BUDGET_GUARD_HOLD)
+    assert (fitted.counts, fitted.code) == ((3, 5), ReasonCode.GPU_BUDGET_HOLD)

@@ -165,7 +165,7 @@ def test_shrinks_wait_for_the_warm_up_after_a_gap_in_the_data() -> None:
         # A minimum and a budget override all guardrails that delay or prevent a change.
         ({"step_up_max": 1}, None, -1, 6, "replicas_min"),
         ({"cooldown_up_ms": MINUTE_MS}, None, 5, 6, "replicas_min"),
-        ({"step_up_max": 1}, 4, 8, 4, "gpu_budget_guard_hold"),
+        ({"step_up_max": 1}, 4, 8, 4, "gpu_budget_hold"),
         ({"step_down_max": 1}, 2, 1, 2, "gpu_budget_reconcile"),
         ({"stabilisation_ms": MINUTE_MS}, 2, 4, 2, "gpu_budget_reconcile"),
         ({"warm_up_ms": MINUTE_MS}, 2, 1, 2, "gpu_budget_reconcile"),

@@ -31,7 +31,7 @@ from tests.support.guardrail_harness import A, B, GuardrailHarness
 def test_growth_stops_at_the_budget(budget: int, wanted: dict[str, int], expected: dict[str, int]) -> None:
     targets, limits = GuardrailHarness(A, B).budget(budget).outcome(**wanted)
     assert targets == expected
-    assert {limit.partition(":")[2] for limit in limits} <= {"gpu_budget_max", "gpu_budget_guard_hold"}
+    assert {limit.partition(":")[2] for limit in limits} <= {"gpu_budget_max", "gpu_budget_hold"}
 
 
 def test_growth_waits_for_the_gpus_of_draining_workers() -> None:
@@ -63,7 +63,7 @@ def test_the_minimum_budget_grows_all_pools_in_proportion() -> None:
     assert GuardrailHarness(A, B).budget(None, gpus_min=23).outcome() == ({"a": 8, "b": 8}, reconciled)
     assert GuardrailHarness(A, B).budget(None, gpus_min=12).outcome(a=2) == (
         {"a": 4, "b": 4},
-        ["a:gpu_budget_guard_hold"],
+        ["a:gpu_budget_hold"],
     )
     assert GuardrailHarness(A).budget(None, gpus_min=3).outcome(a=1) == ({"a": 3}, ["a:gpu_budget_min"])
 
@@ -73,12 +73,12 @@ def test_a_held_pool_is_not_grown_to_reach_the_minimum_budget() -> None:
     assert harness.outcome(a=4) == ({"a": 4, "c": 6}, []), (
         "with a maximum budget the minimum may be missed by one worker"
     )
-    assert harness.outcome(a=3) == ({"a": 6, "c": 6}, ["a:gpu_budget_guard_hold"])
+    assert harness.outcome(a=3) == ({"a": 6, "c": 6}, ["a:gpu_budget_hold"])
 
 
 def test_opposite_steps_apply_together_or_not_at_all() -> None:
     harness = GuardrailHarness(A, B).budget(12, gpus_min=12)
-    assert harness.outcome(a=3, b=5) == ({"a": 4, "b": 4}, ["b:gpu_budget_guard_hold", "a:gpu_budget_guard_hold"])
+    assert harness.outcome(a=3, b=5) == ({"a": 4, "b": 4}, ["b:gpu_budget_hold", "a:gpu_budget_hold"])
     assert harness.outcome(a=2, b=5)[0] == {"a": 2, "b": 4}, (
         "the shrink comes first; the growth follows when GPUs are free"
     )

@@ -57,7 +57,7 @@ _BY_CODE: Final[tuple[tuple[ConditionReason, bool, dict[ReasonCode, str]], ...]]
             ReasonCode.QUOTA_LIMITED: "raise the gpu_quota of the namespace, or reduce its other models",
             ReasonCode.GIVES_WAY: "add GPUs, or change a priority",
             ReasonCode.GPU_BUDGET_MAX: "raise gpu_budget_max, or wait for drains",
-            ReasonCode.GPU_BUDGET_GUARD_HOLD: "widen the band between gpu_budget_min and gpu_budget_max",
+            ReasonCode.GPU_BUDGET_HOLD: "widen the band between gpu_budget_min and gpu_budget_max",
             ReasonCode.GPU_BUDGET_RECONCILE: "raise gpu_budget_max",
             ReasonCode.FLEET_GPU_BUDGET_MAX: "raise fleet.gpu_budget_max, or wait for other models to scale down",
         },

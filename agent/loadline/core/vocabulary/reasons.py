@@ -115,7 +115,7 @@ class ReasonCode(StrEnum):
     SCHEDULE_MINIMUM = "schedule_minimum"
     GPU_BUDGET_MAX = "gpu_budget_max"
     GPU_BUDGET_MIN = "gpu_budget_min"
-    GPU_BUDGET_GUARD_HOLD = "gpu_budget_guard_hold"
+    GPU_BUDGET_HOLD = "gpu_budget_hold"
     GPU_BUDGET_RECONCILE = "gpu_budget_reconcile"
     GPU_BUDGET_GIVES_WAY = "gpu_budget_gives_way"
     FLEET_GPU_BUDGET_MAX = "fleet_gpu_budget_max"

@@ -214,7 +214,7 @@ SENTENCES: Final[dict[str, str]] = {
     "replicas_max": "{wanted:g} limited to replicas_max {allowed:g}",
     "gpu_budget_max": ("{wanted:g} limited to {allowed:g}: {gpus:g} GPUs would exceed gpu_budget_max {budget:g}"),
     "gpu_budget_min": ("{wanted:g} raised to {allowed:g}: {gpus:g} GPUs would be below gpu_budget_min {budget:g}"),
-    "gpu_budget_guard_hold": ("{wanted:g} held at {allowed:g}: the GPU budget allows no step from {gpus:g} GPUs"),
+    "gpu_budget_hold": ("{wanted:g} held at {allowed:g}: the GPU budget allows no step from {gpus:g} GPUs"),
     "gpu_budget_reconcile": (
         "{wanted:g} set to {allowed:g}: {gpus:g} GPUs are outside the GPU budget or the bounds of a pool"
     ),

@@ -72,7 +72,7 @@ def fit_changes(changes: Sequence[PoolChange], band: GpuBand) -> FittedCounts:
     if not band.contains(current, tolerance):
         return FittedCounts(tuple(fit(shares, band)), ReasonCode.GPU_BUDGET_RECONCILE)
     unchanged = tuple(change.current for change in changes)
-    held = FittedCounts(unchanged, ReasonCode.GPU_BUDGET_GUARD_HOLD)
+    held = FittedCounts(unchanged, ReasonCode.GPU_BUDGET_HOLD)
     steps = {change.step for change in changes}
     if steps == {0}:
         return FittedCounts(unchanged)  # as nearly always
