@@ -41,7 +41,8 @@ class Counters:
 
     A series that is new counts from 0 if the page before declared its metric: the program had not counted anything yet.
     Otherwise it counts from its first sight, so a metric that appears late or is missing for a while never yields what
-    the program counted in its whole life, and neither does one all of whose series get another label. A counter that falls belongs to a program that was started again.
+    the program counted in its whole life. Neither does a metric all of whose series get another label. A counter that
+    falls belongs to a program that was started again.
     """
 
     __slots__ = ("_known", "_last", "_page", "fell")
