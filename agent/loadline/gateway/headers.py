@@ -28,7 +28,7 @@ def to_engine(headers: MultiMapping[str], via: str) -> CIMultiDict[str]:
     """Return the headers of a client's request that its engine receives.
 
     Args:
-        headers: Those of the client.
+        headers: Headers of the client.
         via: This gateway in the header ``Via``, by which it recognises its own requests.
     """
     kept = _without(headers, _REQUEST_ONLY)

@@ -137,7 +137,7 @@ async def run(options: GatewayOptions, stop: asyncio.Event, on_listening: Callab
     """Serve until ``stop`` is set, then refuse waiting requests and let the others end within a minute.
 
     Args:
-        options: What it serves.
+        options: Models to serve, servers and limits.
         stop: Ends it.
         on_listening: Called with the address once it accepts connections.
 

@@ -36,7 +36,7 @@ class StreamSession:
 
     Args:
         request: The request of the client.
-        asked: What it asks for.
+        asked: Parsed body of the request.
         model: Its model.
         measured: Its counts and times.
         engines: Connections to engines.
