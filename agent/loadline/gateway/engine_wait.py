@@ -15,8 +15,9 @@ _AWAY_S: Final = 5.0
 _UNREGISTERED_S: Final = 60.0
 # Nobody continues a stream that cannot move, and an engine may hold the output of a tool call back for minutes.
 _UNMOVABLE_STALLS: Final = 10
-CLIENT_S: Final = 60.0
-"""Time for which a client may read nothing of what it is sent: its engine's slot is taken for so long."""
+CLIENT_S: Final = 300.0
+"""Time in which a client must read what it is sent next: its engine's slot is taken for so long. A full buffer of the
+kernel has up to 1.4 MB, so less than 5 kB/s may count as nothing."""
 _CHECK_S: Final = 1.0
 
 
@@ -67,7 +68,7 @@ class EngineWait:
 
         Raises:
             EngineBroken: A wait for the engine was too long.
-            ClientLeft: The client has read nothing for a minute.
+            ClientLeft: The client has read nothing for five minutes.
         """
         self._timer.cancel()
         try:

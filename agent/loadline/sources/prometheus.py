@@ -114,8 +114,7 @@ class _PoolSource:
     async def poll(self) -> float:
         """Report what the server has; return the time to wait beyond the interval, in s."""
         found, wait_s = await self._query.ask()
-        if self._query.is_away:
-            self._workers.excuse(self._pool.model, self._pool.name)
+        self._workers.set_away(self._pool.model, self._pool.name, is_away=self._query.is_away)
         for worker, page in found.items():
             if self._query.is_new(worker, page):
                 await self._read(worker, page)

@@ -116,6 +116,8 @@ class SourcedWorkers:
         self._name = name
         self._given = (bus, store)
         self._workers: dict[tuple[str, str, str], _SourcedWorker] = {}
+        self._away: set[tuple[str, str]] = set()
+        """Models and pools whose upstream is away."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._stack = AsyncExitStack()
 
@@ -181,16 +183,21 @@ class SourcedWorkers:
         if worker is not None:
             worker.lost.set()
 
-    def excuse(self, model: str, pool: str) -> None:
-        """Count the workers of a pool as heard now: their upstream is away, while those of other pools answer."""
-        for names, worker in self._workers.items():
-            if names[:2] == (model, pool):
-                worker.heard_s = self._clock()
+    def set_away(self, model: str, pool: str, *, is_away: bool) -> None:
+        """Note whether the upstream of a pool is away: until it answers, silence says nothing of its workers."""
+        if is_away:
+            self._away.add((model, pool))
+        elif (model, pool) in self._away:
+            self._away.remove((model, pool))
+            for names, worker in self._workers.items():
+                if names[:2] == (model, pool):
+                    worker.heard_s = self._clock()
 
     def remove_silent(self) -> None:
         """Remove workers that were silent for long while another one was heard: if all are, the upstream is away."""
-        newest_s = max((one.heard_s for one in self._workers.values()), default=0.0)
-        for names, worker in list(self._workers.items()):
+        judged = [(names, one) for names, one in self._workers.items() if names[:2] not in self._away]
+        newest_s = max((worker.heard_s for _, worker in judged), default=0.0)
+        for names, worker in judged:
             if newest_s - worker.heard_s > self._knobs.lost_after_s:
                 self.remove(names)
 

@@ -263,3 +263,21 @@ def test_short_supplies_are_allocated_again_after_a_pause() -> None:
     assert list(models.controller.state.allocation.changed_demands) == ["a", "b"]
     models.run(10_000)
     assert counts(models) == {"a": 4, "b": 6}
+
+
+def test_the_first_allocation_of_a_term_knows_the_demand_of_settled_models() -> None:
+    """The counts are known from before the term; without the demands no shortage is seen, and `a` takes the GPUs."""
+    models = models_of({"h100": 6}, {"a": 2, "b": 2}, first={"a": 200, "b": 1})
+    models.run(60_000)
+    for name in "ab":
+        models.propose(name, main=2)
+    models.run(200_000)
+    known = len(models.decisions)
+    for model in models.controller.state.fleet.models.values():
+        model.pools["main"].reset_decided(2, models.now)
+    models.controller.state.acting_since_ms = -1
+    for name in "ab":
+        models.propose(name, main=5)
+    models.run(1_500)
+    decided = [(one.model, one.targets[0].replicas) for _, one in models.decisions[known:]]
+    assert decided == [("a", 1), ("b", 4)]

@@ -109,13 +109,16 @@ def test_workers_whose_upstream_is_away_stay_while_others_are_heard() -> None:
         source.hear("a")
         record = WorkerRecord("m", "other", "b", "decode", 1)
         source.workers.heard(record, LatestSamples)
+        source.workers.set_away("m", "other", is_away=True)
         source.now_s += 3_600
         source.hear("a")
-        source.workers.excuse("m", "other")
         source.workers.remove_silent()
-        assert len(source.workers.names) == 2
-        source.now_s += 3_600
-        source.hear("a")
+        source.workers.set_away("m", "p", is_away=True)
+        source.workers.set_away("m", "other", is_away=False)
+        source.now_s += 20
+        source.workers.remove_silent()
+        assert len(source.workers.names) == 2, "the other pool was heard when its upstream was back"
+        source.workers.set_away("m", "p", is_away=False)
         source.workers.remove_silent()
         assert source.workers.names == [("m", "p", "a")]
 

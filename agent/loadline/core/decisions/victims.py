@@ -157,13 +157,13 @@ def _newest(workers: Sequence[WorkerState], replicas: int) -> list[Victim]:
     return [_victim(worker) for worker in by_start[: max(0, len(workers) - replicas)]]
 
 
-def _highest_ordinals(workers: Sequence[WorkerState], desired: int, replicas: int) -> list[Victim]:
+def _highest_ordinals(workers: Sequence[WorkerState], decided: int, replicas: int) -> list[Victim]:
     """Return the workers with the highest numbers, highest first.
 
     A StatefulSet or LeaderWorkerSet numbers its workers from 0 and keeps the numbers below ``replicas``. Of other
-    numbers, no more workers leave than the platform loses, which has at least ``desired``.
+    numbers, no more workers leave than the platform loses, which has at least ``decided``.
     """
-    leaving = max(len(workers), desired) - replicas
+    leaving = max(len(workers), decided) - replicas
     beyond = [worker for worker in workers if worker.ordinal is not None and worker.ordinal >= replicas]
     beyond.sort(key=lambda worker: (-(worker.ordinal or 0), worker.record.worker))
     return [_victim(worker) for worker in beyond[: max(0, leaving)]]

@@ -74,7 +74,7 @@ def decision_answered(turn: Turn, event: DecisionAnswered) -> list[Effect]:
         turn.state.reject(rejection)
     elif event.status == "refused":
         if effects:  # a repeated answer has none
-            _reset_desired(turn, event.model, event.in_force)
+            _reset_decided(turn, event.model, event.in_force)
             effects += _refused_claims(turn.state, event)
     elif drains.begin_held(turn, event.model) or _unblocks(turn.state, event.model):
         turn.mark_changed(event.model)
@@ -205,7 +205,7 @@ def _count_changes(turn: Turn, decision: Decision) -> None:
             pool.count_change(target.previous, target.replicas, reasons[0].rpartition(":")[2])
 
 
-def _reset_desired(turn: Turn, model: str, in_force: Mapping[str, int] = _NONE_IN_FORCE) -> None:
+def _reset_decided(turn: Turn, model: str, in_force: Mapping[str, int] = _NONE_IN_FORCE) -> None:
     """Reset the decided counts after a decision failed.
 
     They become the counts that its scaler keeps (``in_force``), which a leader may have lost with the data of the
@@ -238,5 +238,5 @@ def tick(turn: Turn) -> list[Effect]:
     for model in list(ledger.live):
         effects += ledger.tick(model, turn.now)
         if ledger.entries[model].state == "expired":
-            _reset_desired(turn, model)
+            _reset_decided(turn, model)
     return effects

@@ -40,6 +40,8 @@ class ScalingPipeline:
         needs_ledger = context.state.leading and (names or better)  # a standby decides nothing
         ledger = self._ledger = context.gpu_ledger(now) if needs_ledger else None
         evaluations = [evaluate(context, name, now) for name in names]
+        if evaluations:
+            context.state.begin_acting(now)  # before the allocation, which counts the demand of settled models only
         try:
             effects = allocate(context, evaluations, ledger, now)
         except Exception as fault:  # noqa: BLE001 - any exception would stop all models, and again after a restart
@@ -72,7 +74,6 @@ class ScalingPipeline:
         """Turn a recommendation into a decision, an advice or a hold."""
         context, state = self._context, self._context.state
         model, recommendation = evaluation.model, evaluation.recommendation
-        state.begin_acting(now)
         unsettled = gate.unsettled(state, model, now)
         if unsettled is not None:
             clear_wait(context, model)
