@@ -17,7 +17,7 @@ pytestmark = pytest.mark.process
 # Python imports it at its start, in the agent and in its children.
 BREAKS_CHILDREN = """
 import os, sys
-if sys.orig_argv[1:2] == ["-m"] and sys.orig_argv[2].startswith("loadline.adapters."):
+if sys.orig_argv[1:3] == ["-P", "-m"] and sys.orig_argv[3].startswith("loadline.adapters."):
     os._exit(1)
 """
 

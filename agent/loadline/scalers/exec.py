@@ -60,7 +60,7 @@ class _Observation(Struct, frozen=True):
     workers: Annotated[frozenset[Name], Meta(max_length=100_000)] | None = None
     ending: Annotated[frozenset[Name], Meta(max_length=100_000)] = frozenset()
     detail: str = ""
-    first_ordinal: Count = 0
+    first_ordinal: Count | None = None
 
 
 def read(path: Path) -> ExecKnobs:

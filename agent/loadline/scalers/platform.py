@@ -43,8 +43,8 @@ class PoolObservation(Struct, frozen=True):
     """Reason why replicas are missing, such as an exceeded quota; empty: none is known."""
     acknowledged: bool = True
     """False: the platform has not taken up the count of ``replicas`` yet."""
-    first_ordinal: int = 0
-    """Number of the first replica, where names end with numbers."""
+    first_ordinal: int | None = None
+    """Number of the first replica, where names end with numbers; None: the platform cannot tell."""
     unready: frozenset[str] | None = None
     """Workers that are not ready; None: the platform knows their number at most."""
 

@@ -142,7 +142,7 @@ def _plan_listed(
 ) -> int:
     """Return the replicas to ask for."""
     if rule == "highest_ordinal" and not expired:
-        lowest = _lowest_by_ordinal(target, workers, seen.first_ordinal)
+        lowest = _lowest_by_ordinal(target, workers, seen)
     elif workers.held:
         # No more replicas go than these workers, even if workers that are missing now start before the count is set.
         lowest = max(target + workers.held, max(seen.replicas, len(workers.present)) - workers.removals)
@@ -156,15 +156,15 @@ def _plan_listed(
     return max(seen.replicas, target + max(0, len(workers.draining) - being_removed))
 
 
-def _lowest_by_ordinal(target: int, workers: _ListedWorkers, first: int) -> int:
-    """Return the lowest count that removes neither a draining victim nor a worker that the target needs.
-
-    Args:
-        target: Replicas of the target.
-        workers: Workers of the platform.
-        first: Number of the first replica; the workers do not tell it, since the first ones may be missing.
-    """
+def _lowest_by_ordinal(target: int, workers: _ListedWorkers, seen: PoolObservation) -> int:
+    """Return the lowest count that removes neither a draining victim nor a worker that the target needs."""
     descending = sorted(workers.present, key=lambda worker: (-_ordinal(worker), worker))
+    if not descending:
+        return target
+    first = seen.first_ordinal
+    if first is None:
+        # By the workers, which is too high by those that are missing at the start: no worker is below the first one.
+        first = max(0, min(_ordinal(descending[-1]), _ordinal(descending[0]) - seen.replicas + 1))
     draining, idle = set(workers.draining), workers.surplus - workers.kept
     for worker in descending:
         unnamed = worker not in workers.victims

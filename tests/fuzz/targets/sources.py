@@ -52,6 +52,9 @@ class Registered:
     def names(self) -> Sequence[tuple[str, str, str]]:
         return list(self._found)
 
+    def set_away(self, model: str, pool: str, *, is_away: bool) -> None:
+        """Ignore it: no worker is silent for long here."""
+
     def heard(
         self, record: WorkerRecord, make_engine: Callable[[], SourcedEngine], _on_migrate: MigrateHandler | None = None
     ) -> None:

@@ -23,7 +23,7 @@ def target(replicas: int, *victims: str) -> PoolTarget:
 def seen(
     replicas: int, *workers: str, ready: int | None = None, ending: Sequence[str] = (), detail: str = ""
 ) -> PoolObservation:
-    return PoolObservation(replicas, ready, frozenset(workers), frozenset(ending), detail)
+    return PoolObservation(replicas, ready, frozenset(workers), frozenset(ending), detail, first_ordinal=0)
 
 
 def test_named_victims_go_one_by_one_as_they_drain() -> None:
@@ -183,7 +183,8 @@ class Controller:
     def observe(self) -> PoolObservation:
         ready = len(self.serving - self.ending)
         unready = frozenset(self.workers - self.serving)
-        return PoolObservation(self.replicas, ready, frozenset(self.workers), frozenset(self.ending), unready=unready)
+        workers, ending = frozenset(self.workers), frozenset(self.ending)
+        return PoolObservation(self.replicas, ready, workers, ending, first_ordinal=0, unready=unready)
 
 
 class World:

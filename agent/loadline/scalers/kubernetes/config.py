@@ -36,7 +36,7 @@ KINDS: Final[Mapping[str, KindDefaults]] = {
     GRAPH_DEPLOYMENT: KindDefaults("nvidia.com/v1beta1"),
     STORM_SERVICE: KindDefaults("orchestration.aibrix.ai/v1alpha1"),
 }
-_ORDINAL_KINDS: Final = {kind for kind, usual in KINDS.items() if usual.victims == "highest_ordinal"}
+ORDINAL_KINDS: Final = {kind for kind, usual in KINDS.items() if usual.victims == "highest_ordinal"}
 
 
 class KubernetesPoolKnobs(Knobs, frozen=True):
@@ -152,6 +152,6 @@ def _check(place: str, pool: KubernetesPoolKnobs) -> None:
     if selects_service != (pool.kind == GRAPH_DEPLOYMENT):
         problem = f"one is needed for a {GRAPH_DEPLOYMENT}, and no other kind has services"
         raise ConfigError(f"{place}.sub_component_type and service", problem, "Correct the kind or these keys.")
-    if pool.victims == "named" and pool.kind in _ORDINAL_KINDS:
+    if pool.victims == "named" and pool.kind in ORDINAL_KINDS:
         problem = f"is named, and the controller of a {pool.kind} removes the highest ordinal"
         raise ConfigError(f"{place}.victims", problem, "Remove the key.")

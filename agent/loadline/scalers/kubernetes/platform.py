@@ -101,7 +101,7 @@ class KubernetesPlatform:
             workers=frozenset(pod.worker for pod in pods if pod.worker),
             ending=frozenset(pod.worker for pod in pods if pod.worker and pod.ending),
             unready=frozenset(pod.worker for pod in pods if pod.worker and not pod.ready),
-            first_ordinal=first_ordinal(reading.content),
+            first_ordinal=first_ordinal(found.workload.target, reading.content),
             detail=detail,
         )
 

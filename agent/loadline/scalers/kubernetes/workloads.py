@@ -10,6 +10,7 @@ from loadline.adapters.kubernetes_api import CONFLICT, NOT_FOUND, ApiFault, Kube
 from loadline.scalers.kubernetes.config import (
     GRAPH_DEPLOYMENT,
     KINDS,
+    ORDINAL_KINDS,
     KubernetesPoolKnobs,
     object_name,
 )
@@ -77,8 +78,10 @@ def workload_of(api: KubernetesApi, pool: KubernetesPoolKnobs, namespace: str) -
     return Scalable(api, target)
 
 
-def first_ordinal(content: Object) -> int:
-    """Return the number of an object's first pod, which a StatefulSet may set."""
+def first_ordinal(target: ObjectName, content: Object) -> int | None:
+    """Return the number of the first pod, which a StatefulSet may set; None for kinds that may number otherwise."""
+    if target.resource.kind not in ORDINAL_KINDS:
+        return None
     return _count(value_at(content, _FIRST_ORDINAL)) or 0
 
 
