@@ -26,6 +26,9 @@ from tests.support.fleet_harness import START, settings_of
 
 NAMES = [f"m{number:02}" for number in range(2 * PLANNED_MAX + 1)]
 FIRST, SECOND, LAST = NAMES[:PLANNED_MAX], NAMES[PLANNED_MAX : 2 * PLANNED_MAX], NAMES[2 * PLANNED_MAX :]
+WITH_LAST = [*NAMES[PLANNED_MIN : 2 * PLANNED_MIN - len(LAST)], *LAST]
+"""Models of the second turn after all are due, if ``LAST`` have changed."""
+AFTER_LAST = NAMES[2 * PLANNED_MIN - len(LAST) : 3 * PLANNED_MIN - len(LAST)]
 AWAY_MS = 1_000_000
 
 
@@ -100,22 +103,28 @@ def test_models_that_change_often_do_not_delay_others(models: PlannedModels) -> 
     assert models.change(FIRST + SECOND) == sorted([*LAST, *FIRST[:-1]])
 
 
+def test_without_changes_a_turn_plans_few_models(models: PlannedModels) -> None:
+    models.make_due()
+    assert models.turn() == NAMES[:PLANNED_MIN], "what arrives now waits for this turn"
+    assert models.turn() == NAMES[PLANNED_MIN : 2 * PLANNED_MIN]
+
+
 def test_a_change_does_not_wait_for_the_models_that_are_due(models: PlannedModels) -> None:
     models.make_due()
-    assert models.turn() == FIRST
-    assert models.change(LAST) == sorted([*SECOND[: PLANNED_MAX - len(LAST)], *LAST])
-    assert models.turn() == SECOND[PLANNED_MAX - len(LAST) :]
+    assert models.turn() == NAMES[:PLANNED_MIN]
+    assert models.change(LAST) == WITH_LAST
+    assert models.turn() == AFTER_LAST
 
 
 def test_a_change_does_not_wait_for_reports_of_all_frontends(models: PlannedModels) -> None:
-    assert models.report_traffic(NAMES) == FIRST
-    assert models.change(LAST) == sorted([*SECOND[: PLANNED_MAX - len(LAST)], *LAST])
-    assert models.turn() == SECOND[PLANNED_MAX - len(LAST) :]
+    assert models.report_traffic(NAMES) == NAMES[:PLANNED_MIN]
+    assert models.change(LAST) == WITH_LAST
+    assert models.turn() == AFTER_LAST
 
 
 def test_a_change_does_not_wait_for_forecasts_of_all_models(models: PlannedModels) -> None:
-    assert models.turn(*(ForecastFitted(name, 1, []) for name in NAMES)) == FIRST
-    assert models.change(LAST) == sorted([*SECOND[: PLANNED_MAX - len(LAST)], *LAST])
+    assert models.turn(*(ForecastFitted(name, 1, []) for name in NAMES)) == NAMES[:PLANNED_MIN]
+    assert models.change(LAST) == WITH_LAST
 
 
 def test_a_turn_of_many_events_plans_fewer_models(models: PlannedModels) -> None:
@@ -151,7 +160,8 @@ def test_forecasts_wait_with_their_model(models: PlannedModels) -> None:
     other.controller.restore(models.controller.snapshot())
     for one in (models, other):
         one.now = models.now
-        one.turn()
+        while one.turn():
+            pass
         found = one.controller._planners
         assert [planner.answered for planner in found.values() if isinstance(planner, RecordingPlanner)] == [
             *([1] for _ in FIRST + SECOND),

@@ -9,12 +9,14 @@ PLANNED_MAX: Final = 10
 """Largest number of models planned in one turn. Planning takes 0.25 ms per model, 0.5 ms if pools are sized, and no
 event is received and no effect executed meanwhile."""
 PLANNED_MIN: Final = 4
+"""Number of models planned in a turn in which no change waits: a report that arrives meanwhile, the commit of a
+decision and its announcement each wait for the end of such a turn."""
 EVENTS_PER_PLAN: Final = 100
 """Events that take about as long as three plans: a turn of many events plans one model less for each hundred of them,
 but at least ``PLANNED_MIN``."""
 WAIT_MS: Final = 200
 """Time for which models that are due, or whose frontends have reported, give way to models whose workers have changed.
-Planners with the same interval are due together, and frontends report together: 250 models take 25 turns, about 70 ms,
+Planners with the same interval are due together, and frontends report together: 250 models take 63 turns, about 140 ms,
 for which a change would wait."""
 
 
@@ -61,8 +63,9 @@ class Turn:
     def to_plan(self) -> list[str]:
         """Return the models to plan in this turn, by name: those with the earliest deadlines.
 
-        The deadline of a change is now, that of a model that is due ``WAIT_MS`` later. The others are planned in the
-        next turns and keep their deadlines.
+        The deadline of a change is now, that of a model that is due ``WAIT_MS`` later. Models whose deadline is later
+        than now are added only up to ``PLANNED_MIN``. The others are planned in the next turns and keep their
+        deadlines.
         """
         models = self.state.fleet.models
         if self._all:
@@ -71,9 +74,11 @@ class Turn:
         for name, deadline_ms in self._deadlines.items():
             deadlines[name] = min(deadlines.get(name, deadline_ms), deadline_ms)
         first = sorted(deadlines, key=lambda name: (deadlines[name], name))
-        for name in first[self._planned_max :]:
+        urgent = sum(deadline_ms <= self.now for deadline_ms in deadlines.values())
+        count = min(max(urgent, PLANNED_MIN), self._planned_max)
+        for name in first[count:]:
             models[name].plan_at_ms = deadlines[name] - WAIT_MS
-        return sorted(first[: self._planned_max])
+        return sorted(first[:count])
 
     def remove_model(self, model: str) -> None:
         """Remove a model that is no longer configured from the models to plan."""
