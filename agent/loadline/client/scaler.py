@@ -223,11 +223,14 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
         return True
 
     async def _request_decisions(self) -> None:
-        """Request the current decisions at the start, until a leader answers."""
-        while True:
-            if await request_announcements(self._bus, self._subjects, self._models, self._name):
-                return
-            await asyncio.sleep(_REQUEST_INTERVAL_S)
+        """Request the current decisions at the start, until the leaders of all models have answered."""
+        missing = dict.fromkeys(self._models)
+        while missing:
+            answered = await request_announcements(self._bus, self._subjects, list(missing), self._name)
+            for model in answered:
+                del missing[model]
+            if not answered:
+                await asyncio.sleep(_REQUEST_INTERVAL_S)
 
     async def _confirm_decisions(self) -> None:
         """Request the current decisions of models with stale ones when the fence says so."""

@@ -7,7 +7,7 @@ from loadline.core.controller import Controller
 from loadline.core.vocabulary.events import AnnouncementRequested
 from loadline.runtime.inbox import Inbox
 from loadline.wire.codec import Rejected, decode_as, encode
-from loadline.wire.messages import AnnounceRequest, OperatorReply
+from loadline.wire.messages import AnnounceReply, AnnounceRequest
 
 ANNOUNCE_DELAY_S = 0.1
 """Time in which requests for announcements are joined: all scalers may start at once."""
@@ -56,16 +56,17 @@ class AnnounceRequests:
             return None
         request = decode_as(AnnounceRequest, payload)
         if isinstance(request, Rejected):
-            return _reply(accepted=False, detail=request.detail)
-        if self._shared and not known.keys() & set(request.models):
+            return _refusal(request.detail)
+        led = [model for model in request.models if model in known]
+        if self._shared and not led:
             return None
-        asked = [known[model] for model in request.models if model in known]
-        if not all(one.controller.state.decisions_read for one in asked or leading):
-            return _reply(accepted=False, detail="the decisions have not been read yet; ask again")
+        read = tuple(model for model in led if known[model].controller.state.decisions_read)
+        if not read and (led or not all(one.controller.state.decisions_read for one in leading)):
+            return _refusal("the decisions have not been read yet; ask again")
         if not self._announcing:
             self._call_later(ANNOUNCE_DELAY_S, self._announce)
-        self._announcing.update((model, request.by) for model in request.models if model in known)
-        return _reply(accepted=True)
+        self._announcing.update((model, request.by) for model in read)
+        return encode(AnnounceReply(accepted=True, models=read if self._shared else ()))
 
     def _models(self) -> dict[str, Announcer]:
         return {name: one for one in self._leading() for name in one.controller.state.fleet.models}
@@ -78,5 +79,5 @@ class AnnounceRequests:
         self._announcing = {}
 
 
-def _reply(*, accepted: bool, detail: str = "") -> bytes:
-    return encode(OperatorReply(accepted=accepted, detail=detail[:256]))
+def _refusal(detail: str) -> bytes:
+    return encode(AnnounceReply(accepted=False, detail=detail[:256]))

@@ -202,6 +202,17 @@ class AnnounceRequest(Struct, frozen=True):
     by: Text = ""
 
 
+class AnnounceReply(Struct, frozen=True, omit_defaults=True):
+    """Answer to a request for the current targets."""
+
+    accepted: bool
+    detail: Text = ""
+    models: Annotated[
+        tuple[Name, ...],
+        Meta(max_length=1024, description="Those that it announces, if agents share the models; empty: all."),
+    ] = ()
+
+
 class DrainOrder(Struct, frozen=True):
     """An operator's order to drain one worker."""
 
@@ -236,6 +247,7 @@ MESSAGES: dict[str, type[Struct]] = {
     "decisions_reply": DecisionsReply,
     "pause_command": PauseCommand,
     "announce_request": AnnounceRequest,
+    "announce_reply": AnnounceReply,
     "drain_order": DrainOrder,
     "operator_reply": OperatorReply,
 }

@@ -1,7 +1,7 @@
 """Scaler client on a bus in memory: the decisions that it returns, and its answers."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
@@ -16,7 +16,7 @@ from loadline.client.scaler import ScalerClient
 from loadline.core.vocabulary.decisions import PoolTarget, Victim
 from loadline.ports import Bus
 from loadline.wire.codec import encode
-from loadline.wire.messages import AnnounceRequest, DecisionApplied, DrainReport, OperatorReply, ScalingDecision
+from loadline.wire.messages import AnnounceReply, AnnounceRequest, DecisionApplied, DrainReport, ScalingDecision
 from loadline.wire.subjects import Subjects
 from tests.support.decisions import decision
 from tests.support.memory import MemoryBus
@@ -332,7 +332,7 @@ def test_current_decisions_are_requested_until_a_leader_answers() -> None:
 
         async def answer(payload: bytes) -> bytes:
             requests.append(msgspec.json.decode(payload, type=AnnounceRequest))
-            return encode(OperatorReply(accepted=len(requests) > 1))
+            return encode(AnnounceReply(accepted=len(requests) > 1))
 
         await agent.bus.answer(SUBJECTS.api("announce"), answer)
         async with ScalerClient("s", ("m", "n"), bus=agent.bus):
@@ -345,12 +345,12 @@ def test_current_decisions_are_requested_until_a_leader_answers() -> None:
 def test_a_model_that_nobody_leads_stops_no_confirmation_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     confirmed: list[tuple[str, ...]] = []
 
-    async def request(_bus: Bus, _subjects: Subjects, models: tuple[str, ...], _by: str) -> bool:
-        if models == ("m",):
+    async def request(_bus: Bus, _subjects: Subjects, models: Sequence[str], _by: str) -> frozenset[str]:
+        if tuple(models) == ("m",):
             await asyncio.sleep(0.01)
-            return False
-        confirmed.append(models)
-        return True
+            return frozenset()
+        confirmed.append(tuple(models))
+        return frozenset(models)
 
     async def scenario() -> None:
         async with entered("m", "n") as (agent, scaler):
@@ -378,7 +378,7 @@ def test_the_present_leader_is_asked_before_stale_decisions_lower_the_fence(monk
                 asked.append(msgspec.json.decode(payload, type=AnnounceRequest).models)
                 if clock_s:
                     await agent.announce(decision(2, 7))
-                return encode(OperatorReply(accepted=True))
+                return encode(AnnounceReply(accepted=True))
 
             await agent.bus.answer(SUBJECTS.api("announce"), announce_again)
             await until(lambda: asked == [("m", "n")], "the first request")

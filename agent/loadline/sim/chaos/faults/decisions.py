@@ -11,7 +11,7 @@ from loadline.sim.chaos.plan import Fault
 from loadline.sim.chaos.world import ChaosWorld
 from loadline.sim.world.tasks import VirtualTask
 from loadline.wire.codec import encode
-from loadline.wire.messages import OperatorReply, ScalingDecision
+from loadline.wire.messages import AnnounceReply, ScalingDecision
 from loadline.wire.subjects import Subjects
 
 _SUBJECTS: Final = Subjects("loadline")
@@ -68,7 +68,7 @@ class _FormerLeader:
     async def _answer(self, payload: bytes) -> bytes:
         del payload
         self._world.timeline.call_later(_ANNOUNCED_MS, self._announce)
-        return encode(OperatorReply(accepted=True))
+        return encode(AnnounceReply(accepted=True))
 
     def _decide(self) -> None:
         if self._unsubscribe is not None:
