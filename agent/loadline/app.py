@@ -82,7 +82,9 @@ class Agent:
         self._journals: list[Journal] = []
         self.shards = self._shards(current, keys)
         self.runtime = self.shards.first
-        self._reloader = None if source is None else Reloader(source, config, current, self.shards.put)
+        self._reloader = (
+            None if source is None else Reloader(source, config, current, self.shards.put, self.shards.check)
+        )
         self.service = Service(self.shards, self._queries, __version__)
         self._metrics = Metrics(self._counters, __version__, config.http.compatible_metrics)
         self._scrapes: SharedAnswers[bytes] = SharedAnswers()

@@ -49,12 +49,21 @@ class Reloader:
         config: Configuration with which the agent started.
         current: Settings of the core for that configuration.
         put: Receives the events.
+        check: Raises if the agent cannot go over to settings without a restart.
     """
 
-    def __init__(self, source: Source, config: Config, current: Settings, put: Callable[[AnyEvent], None]) -> None:
+    def __init__(
+        self,
+        source: Source,
+        config: Config,
+        current: Settings,
+        put: Callable[[AnyEvent], None],
+        check: Callable[[Settings], None],
+    ) -> None:
         self._source = source
         self._config = config
         self._put = put
+        self._check = check
         self._requested = asyncio.Event()
         self._current = current
         self._applied: tuple[str, list[str]] | None = current.digest, []
@@ -88,6 +97,7 @@ class Reloader:
             new, warnings = self._source.read()
             config = keep_fixed(self._config, new)
             loaded = settings(config)
+            self._check(loaded)
         except Exception as error:  # noqa: BLE001 - no problem of a file may stop the agent
             _log.error(
                 "config_refused",

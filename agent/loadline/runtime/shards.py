@@ -9,7 +9,8 @@ from msgspec import Raw
 from loadline.core.state.agent_state import AgentState
 from loadline.core.state.partition import moved_models, partition, split
 from loadline.core.state.settings import Settings
-from loadline.core.vocabulary.events import AnyEvent, SettingsChanged, SettingsRefused
+from loadline.core.vocabulary.events import AnyEvent, SettingsChanged
+from loadline.errors import ConfigError
 from loadline.runtime.feeds import Feeds, KeyRouter
 from loadline.runtime.loop import Runtime
 
@@ -88,17 +89,24 @@ class Shards:
         else:
             self.first.inbox.put(event)
 
-    def _change_settings(self, event: SettingsChanged, sharing: SharedFeeds) -> None:
-        """Give each shard its part of new settings, unless they move models that others may lead meanwhile."""
-        settings = msgspec.json.decode(event.settings, type=Settings)
-        placed = partition(settings)
-        moved = moved_models(sharing.router.placed, placed)
+    def check(self, settings: Settings) -> None:
+        """Check that settings move no models between shards, which others may lead meanwhile.
+
+        Raises:
+            ConfigError: They move some.
+        """
+        if self._sharing is None:
+            return
+        moved = moved_models(self._sharing.router.placed, partition(settings))
         if moved:
             names = ", ".join(moved[:_MOVED_MAX]) + (", ..." if len(moved) > _MOVED_MAX else "")
-            text = f"the limited GPUs of {names} are others now, which moves them between shards; restart all agents"
-            self.first.inbox.put(SettingsRefused(text))
-            return
-        added = placed.keys() - sharing.router.placed.keys()
+            problem = f"the limited GPUs of {names} are others now, which moves them between shards"
+            raise ConfigError("models", problem, "Restart all agents.")
+
+    def _change_settings(self, event: SettingsChanged, sharing: SharedFeeds) -> None:
+        """Give each shard its part of new settings, which ``check`` has passed."""
+        settings = msgspec.json.decode(event.settings, type=Settings)
+        added = partition(settings).keys() - sharing.router.placed.keys()
         sharing.router.update(settings)
         for runtime, part in zip(self.runtimes, split(settings), strict=True):
             runtime.inbox.put(SettingsChanged(Raw(msgspec.json.encode(part)), event.restart_for))

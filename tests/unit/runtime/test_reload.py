@@ -13,11 +13,14 @@ from loadline.config.changes import key_changes
 from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.events import AnyEvent, SettingsChanged, SettingsRefused
 from loadline.core.vocabulary.scalars import WORKERS_MAX
+from loadline.errors import ConfigError
 from loadline.runtime.reload import Reloader, Source
 from loadline.runtime.settings import settings
 from tests.support.config_texts import BASE
 from tests.waiting import DEADLINE_S, until
 
+NEEDS_A_RESTART = 0.125
+"""Quorum that the agent of these tests cannot take without a restart."""
 FAST = "[agent]\nname = 'a'\nreload_interval_ms = 10\n"
 
 
@@ -30,12 +33,16 @@ class Reading:
         self.looks = 0
         source = Source.at(path, self.read)
         config, _ = source.read()
-        self.reloader = Reloader(source, config, settings(config), self.events.append)
+        self.reloader = Reloader(source, config, settings(config), self.events.append, self.check)
 
     def read(self) -> tuple[Config, list[str]]:
         self.looks += 1
         config = load(self.path, {})
         return config, validate(config)
+
+    def check(self, loaded: Settings) -> None:
+        if loaded.fleet.quorum_ratio == NEEDS_A_RESTART:
+            raise ConfigError("fleet.quorum_ratio", "needs a restart", "Restart all agents.")
 
     def write(self, text: str) -> None:
         """Replace the file atomically."""
@@ -115,6 +122,20 @@ def test_a_broken_file_is_refused_once_and_a_corrected_one_applied(reading: Read
     with capture_logs() as logs:
         reading.run_scenario(scenario)
     assert [log["event"] for log in logs] == ["config_refused", "config_refused", "config_reloaded"]
+
+
+def test_settings_that_need_a_restart_are_refused_at_each_request_and_not_logged_as_reloaded(reading: Reading) -> None:
+    async def scenario() -> None:
+        reading.write(f"{FAST}[fleet]\nquorum_ratio = {NEEDS_A_RESTART}\n{BASE}")
+        for count in (1, 2):
+            await until(lambda: len(reading.events) == count)  # noqa: B023 - awaited here
+            reading.reloader.request()
+        await until(lambda: len(reading.events) == 3)
+        assert all(isinstance(event, SettingsRefused) for event in reading.events)
+
+    with capture_logs() as logs:
+        reading.run_scenario(scenario)
+    assert [log["event"] for log in logs] == ["config_refused"] * 3
 
 
 def test_a_file_that_is_missing_for_a_while_causes_no_reload(reading: Reading) -> None:

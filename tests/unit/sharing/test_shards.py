@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import msgspec
+import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -15,6 +16,7 @@ from loadline.core.state.partition import partition, split
 from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.events import SettingsChanged
 from loadline.core.vocabulary.samples import WorkerRecord
+from loadline.errors import ConfigError
 from loadline.ports import Write
 from loadline.runtime.feeds import Feeds, KeyRouter
 from loadline.runtime.loop import Runtime
@@ -77,8 +79,9 @@ class SharingAgent:
         return {model for state in states if state.decisions_read for model in state.fleet.models}
 
     def reload(self, configured: Config) -> None:
-        """Hand new settings over, as the reloader does."""
+        """Check new settings and hand them over, as the reloader does."""
         loaded = app.settings(configured)
+        self.shards.check(loaded)
         self.shards.put(SettingsChanged(Raw(msgspec.json.encode(loaded))))
 
     def problems(self) -> set[str]:
@@ -179,10 +182,8 @@ def test_a_reload_that_moves_models_between_shards_is_refused() -> None:
     )
 
     async def scenario(agent: SharingAgent) -> None:
-        agent.reload(limited(*MODELS))
-        await until(agent.problems)
-        (problem,) = agent.problems()
-        assert "restart all agents" in problem
+        with pytest.raises(ConfigError, match="Restart all agents"):
+            agent.reload(limited(*MODELS))
         assert agent.led() == set(MODELS)
 
     run(scenario, config(*MODELS))
