@@ -2,18 +2,20 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from loadline.core.state.partition import partition, shard_of_model
 from loadline.core.state.settings import Settings
-from loadline.ports import Bus, Store, StoreChange, StoreSnapshot
+from loadline.ports import Bus, Store, StoreChange, StoreEntry, StoreSnapshot
 from loadline.wire.keys import Keys
 
 _OF_A_MODEL = frozenset({"workers", "decisions", "pause", "state"})
 """First segments of keys whose second segment is a model."""
 
+Keyed = TypeVar("Keyed", StoreEntry, StoreChange)
 OnSnapshot = Callable[[StoreSnapshot], None]
 OnChanges = Callable[[list[StoreChange]], None]
 OnConnection = Callable[[bool], None]
@@ -45,23 +47,28 @@ class KeyRouter:
         """Take the models of new settings; models that are removed keep their shard, which knows their workers."""
         self._placed |= partition(settings)
 
-    def concerns(self, shard: int, key: str) -> bool:
-        """Return True if a shard must know the changes of a key."""
+    def split(self, items: Iterable[Keyed]) -> list[list[Keyed]]:
+        """Return what concerns each shard, in order.
+
+        Each key is looked up once: 20,000 workers and 64 shards took 4 s otherwise, half of a leader's lease.
+        """
+        parts: list[list[Keyed]] = [[] for _ in range(self._shards)]
+        for item in items:
+            shard = self._shard_of(item.key)
+            for part in parts if shard is None else (parts[shard],):
+                part.append(item)
+        return parts
+
+    def _shard_of(self, key: str) -> int | None:
+        """Return the shard that must know the changes of a key; None: all must."""
         try:
             kind, *names = self._keys.split(key)
         except ValueError:
-            return shard == 0  # refused and counted there
+            return 0  # refused and counted there
         if kind not in _OF_A_MODEL or not names:
-            return True
-        return self._placed.get(names[0], shard_of_model(names[0], self._shards)) == shard
-
-    def snapshot(self, shard: int, snapshot: StoreSnapshot) -> StoreSnapshot:
-        """Return the part of a snapshot that concerns a shard."""
-        return replace(snapshot, entries=[entry for entry in snapshot.entries if self.concerns(shard, entry.key)])
-
-    def changes(self, shard: int, changes: Iterable[StoreChange]) -> list[StoreChange]:
-        """Return the changes that concern a shard, in order."""
-        return [change for change in changes if self.concerns(shard, change.key)]
+            return None
+        placed = self._placed.get(names[0])
+        return shard_of_model(names[0], self._shards) if placed is None else placed
 
 
 class _Follower(Struct, frozen=True):
@@ -134,14 +141,13 @@ class Feeds:
                 await asyncio.gather(following, waiting, return_exceptions=True)
 
     def _on_snapshot(self, snapshot: StoreSnapshot) -> None:
-        for shard, follower in self._followers.items():
-            follower.on_snapshot(self._router.snapshot(shard, snapshot))
+        for shard, entries in enumerate(self._router.split(snapshot.entries)):
+            self._followers[shard].on_snapshot(replace(snapshot, entries=entries))
 
     def _on_changes(self, changes: list[StoreChange]) -> None:
-        for shard, follower in self._followers.items():
-            concerned = self._router.changes(shard, changes)
+        for shard, concerned in enumerate(self._router.split(changes)):
             if concerned:
-                follower.on_changes(concerned)
+                self._followers[shard].on_changes(concerned)
 
     def _on_store(self, connected: bool) -> None:  # noqa: FBT001 - a fact, not a mode
         for follower in self._followers.values():

@@ -6,7 +6,7 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.state.partition import partition
 from loadline.core.state.settings import ModelKnobs, Settings, Sharing
 from loadline.core.vocabulary.events import BusConnectionChanged
-from loadline.ports import StoreChange, StoreEntry, StoreSnapshot
+from loadline.ports import StoreChange, StoreEntry
 from loadline.runtime.feeds import KeyRouter
 from loadline.runtime.reports import Reports
 from loadline.wire.keys import Keys
@@ -26,7 +26,7 @@ SETTINGS = Settings(
 
 def concerned(key: str) -> list[int]:
     router = KeyRouter(KEYS, SETTINGS)
-    return [shard for shard in range(SHARDS) if router.concerns(shard, key)]
+    return [shard for shard, changes in enumerate(router.split([StoreChange(key, None, 1)])) if changes]
 
 
 def test_keys_of_a_model_concern_its_shard() -> None:
@@ -55,16 +55,12 @@ def test_removed_models_keep_their_shard() -> None:
     assert router.placed == before
 
 
-def test_snapshots_and_changes_are_divided_without_loss() -> None:
+def test_entries_are_divided_without_loss_and_in_order() -> None:
     router = KeyRouter(KEYS, SETTINGS)
-    entries = [StoreEntry(KEYS.worker(model, "p", "w"), b"", 1, 1) for model in MODELS]
-    parts = [router.snapshot(shard, StoreSnapshot(entries, 7)) for shard in range(SHARDS)]
-    assert {part.revision for part in parts} == {7}
-    assert sorted(entry.key for part in parts for entry in part.entries) == sorted(entry.key for entry in entries)
-    changes = [StoreChange(entry.key, None, 8) for entry in entries]
-    assert sorted(one.key for shard in range(SHARDS) for one in router.changes(shard, changes)) == sorted(
-        entry.key for entry in entries
-    )
+    entries = [StoreEntry(KEYS.worker(model, "p", worker), b"", 1, 1) for worker in "ab" for model in MODELS]
+    parts = router.split(entries)
+    assert sorted(entry.key for part in parts for entry in part) == sorted(entry.key for entry in entries)
+    assert all(part == [entry for entry in entries if entry in part] for part in parts)
 
 
 def test_a_shard_hears_of_its_bus_while_reports_reach_it() -> None:

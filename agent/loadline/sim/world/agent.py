@@ -7,6 +7,8 @@ than ``turn_spacing_ms`` after the previous one.
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from loadline.core.controller import Controller
 from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.effects import AnyEffect
@@ -177,8 +179,10 @@ class SimulatedAgent:
         on_snapshot, on_changes = registry.on_snapshot, registry.on_changes
         follow = store.follow(
             keys.prefix,
-            on_snapshot if router is None else lambda found: on_snapshot(router.snapshot(shard, found)),
-            on_changes if router is None else lambda found: on_changes(router.changes(shard, found)),
+            on_snapshot
+            if router is None
+            else lambda found: on_snapshot(replace(found, entries=router.split(found.entries)[shard])),
+            on_changes if router is None else lambda found: on_changes(router.split(found)[shard]),
             lambda connected: self.inbox.put(StoreConnectionChanged(connected)),
         )
         self._tasks = {VirtualTask(self._listen(subjects)): None, VirtualTask(follow): None}
