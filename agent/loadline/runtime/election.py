@@ -20,6 +20,8 @@ from loadline.wire.codec import decode_epoch, decode_leader
 from loadline.wire.keys import LEADER_SCOPE_ALL, Keys
 
 STORE_FAILURES: Final = (StoreUnavailable, StoreDenied, OutcomeUnknown)
+_SHARD_DIGITS_MAX: Final = 2
+"""Digits of the largest number of shards, 64."""
 
 
 class Election:
@@ -156,5 +158,6 @@ def _newest_epoch(entries: Iterable[StoreEntry]) -> int:
 
 def _scopes_of(layout: str) -> list[str]:
     """Return the scopes of a layout in the store; those of one that is unreadable count as free."""
-    number = layout.partition(" ")[0]
-    return [scope_of(shard) for shard in range(int(number))] if number.isdecimal() else [LEADER_SCOPE_ALL]
+    shards = layout.partition(" ")[0]
+    readable = shards.isascii() and shards.isdecimal() and len(shards) <= _SHARD_DIGITS_MAX
+    return [scope_of(shard) for shard in range(int(shards))] if readable else [LEADER_SCOPE_ALL]

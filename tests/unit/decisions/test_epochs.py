@@ -108,6 +108,14 @@ def test_an_unreadable_epoch_counts_as_none(value: bytes) -> None:
     assert wins(store, T0).epoch == T0 + 1
 
 
+@pytest.mark.parametrize("value", ["9" * 5_000, "1000000000 x", "٣ x", "-1 x", "x", " "])
+def test_an_unreadable_layout_is_replaced(value: str) -> None:
+    store = MemoryStore()
+    store.server.commit([], [Write(KEYS.layout, value.encode())])
+    assert isinstance(run(store, Campaign("all", 10, T0, T0)), LeadershipWon)
+    assert KEYS.layout not in store.server.keys, "that of an agent that shares nothing"
+
+
 def test_two_terms_never_have_one_epoch_even_if_one_begins_and_ends_during_the_campaign_of_another() -> None:
     class Slow(MemoryStore):
         async def grant(self, ttl_s: int) -> int:

@@ -16,6 +16,8 @@ class Presence(Struct):
     awaiting: bool = False
     """True while a renewal is in progress."""
     left: bool = False
+    missing: bool = False
+    """True if somebody removed the key during a renewal, which keeps the lease alive without it."""
 
     def tick(self, now: int) -> list[Effect]:
         """Return the renewal that is due."""
@@ -28,11 +30,15 @@ class Presence(Struct):
         """Record the lease of the key after a renewal; 0: there is none, so try again soon."""
         self.awaiting, self.lease_id = False, lease_id
         self.renew_at_ms = now + (self.ttl_s * 1_000 // 3 if lease_id else self.retry_ms)
+        if self.missing:
+            self.missing, self.lease_id, self.renew_at_ms = False, 0, now
         return [LeavePresence(lease_id)] if self.left and lease_id else []
 
     def lost(self, now: int) -> None:
         """Write the key again, since somebody removed it."""
-        if self.lease_id and not self.awaiting:
+        if self.awaiting:
+            self.missing = bool(self.lease_id)  # at the start there is no key yet
+        elif self.lease_id:
             self.lease_id, self.renew_at_ms = 0, now
 
     def leave(self) -> list[Effect]:
