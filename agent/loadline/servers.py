@@ -33,7 +33,7 @@ class NatsKnobs(Knobs, frozen=True):
     cert_file: Annotated[str, Meta(description="Client certificate for TLS, with key_file.")] = ""
     key_file: Annotated[str, Meta(description="Key of the client certificate.")] = ""
     inbox_prefix: Annotated[
-        str, Meta(pattern=r"^[A-Za-z0-9_-]+$", description="First token of the subjects on which replies arrive.")
+        str, Meta(pattern=r"^[A-Za-z0-9_-]+\Z", description="First token of the subjects on which replies arrive.")
     ] = "_INBOX"
     frame_bytes_max: Annotated[
         Positive, Meta(description="Maximum size of a frame (a received message); larger ones are dropped unparsed.")
@@ -82,7 +82,7 @@ def check_server(url: str, place: str, schemes: tuple[str, ...]) -> None:
     if "@" in url or parts.query or parts.fragment:
         remedy = "Use user and password_file, or a credentials file, since URLs are logged."
         raise ConfigError(place, "contains a login", remedy)
-    if parts.scheme not in schemes or not host:
+    if parts.scheme not in schemes or not host or any(map(str.isspace, url)):
         raise ConfigError(place, f"is not {schemes[0]}:// or {schemes[1]}://", form)
 
 

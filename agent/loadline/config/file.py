@@ -2,7 +2,7 @@
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -50,9 +50,21 @@ def parse(text: str, name: str, environ: Mapping[str, str] = _NO_VARIABLES) -> C
             variables[_override(table, variable, environ[variable])] = variable
     merging, origins = merge_layers(table)
     sources = Sources(origins, FileLines(name, key_lines(text), variables))
-    ConfigError.raise_all(map(sources.located, table_errors(merging, file_schema(), _unknown_key)))
+    ConfigError.raise_all(_errors(merging, sources))
     config = msgspec.convert(config_table(merging), Config)
     return LoadedConfig(**msgspec.structs.asdict(config), sources=sources)
+
+
+def _errors(merging: dict[str, Any], sources: Sources) -> Iterator[ConfigError]:
+    """Yield the errors of a configuration; those of a layer once, not again for each model that it fills."""
+    of_layers: set[str] = set()
+    for error in table_errors(merging, file_schema(), _unknown_key):
+        written = sources.written_place(error.place)
+        if written == error.place:
+            of_layers.add(written)
+        elif written in of_layers:
+            continue
+        yield sources.located(error)
 
 
 def _unknown_key(key: str, table: dict[str, Any], known: Fields, section: str) -> ConfigError:

@@ -27,8 +27,8 @@ class AgentKnobs(Knobs, frozen=True):
     name: Annotated[
         str,
         Meta(
-            max_length=128,
-            pattern=r"^[^\x00-\x1f\x7f]*$",
+            max_length=100,
+            pattern=r"^[^\x00-\x1f\x7f]*\Z",
             description="Name of this agent; empty: host name and process id.",
         ),
     ] = ""
@@ -36,7 +36,7 @@ class AgentKnobs(Knobs, frozen=True):
         "default"
     )
     root: Annotated[
-        str, Meta(max_length=100, pattern=r"^[A-Za-z0-9_.-]+$", description="Prefix of every NATS subject.")
+        str, Meta(max_length=100, pattern=r"^[A-Za-z0-9_.-]+\Z", description="Prefix of every NATS subject.")
     ] = "loadline"
     only: Annotated[
         Literal["", "migration"],

@@ -141,6 +141,8 @@ class _Filler:
         """Set the keys that the table does not set itself, and record their origins."""
         for key, value in table.items():
             if isinstance(value, dict):
+                if key not in own:
+                    self._origins[f"{target_place}.{key}"] = Origin(self._layer, f"{layer_place}.{key}", value)
                 inner = own.setdefault(key, {})
                 if isinstance(inner, dict):
                     self._fill(inner, f"{target_place}.{key}", value, f"{layer_place}.{key}")

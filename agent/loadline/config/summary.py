@@ -105,7 +105,7 @@ def _describe_layers(config: Config, place: str) -> Iterator[str]:
     """List the values that a model takes from each layer, a line per layer."""
     found: dict[str, list[str]] = {}
     for key, origin in sources_of(config).origins.items():
-        if key.startswith(place):
+        if key.startswith(place) and not isinstance(origin.value, dict):  # the keys of a table have their own
             found.setdefault(origin.layer, []).append(f"{key.removeprefix(place)} = {json.dumps(origin.value)}")
     yield from (f"  From {layer}: {', '.join(values)}." for layer, values in found.items())
 

@@ -26,8 +26,9 @@ _SUGGESTIONS_MAX: Final = 3
 _INDEX: Final = re.compile(r"\[\d+\]")
 _PATTERNS: Final = {
     r"^[^\x00-\x1f\x7f]+\Z": " without control characters",
-    r"^[A-Za-z0-9_.-]+$": " of letters, digits, dots, - and _",
-    r"^[A-Za-z0-9_-]+$": " of letters, digits, - and _",
+    r"^[^\x00-\x1f\x7f]*\Z": " without control characters",
+    r"^[A-Za-z0-9_.-]+\Z": " of letters, digits, dots, - and _",
+    r"^[A-Za-z0-9_-]+\Z": " of letters, digits, - and _",
 }
 
 
@@ -110,11 +111,19 @@ def accepted_values(kind: inspect.Type) -> str:
 
 
 def _span(kind: inspect.IntType | inspect.FloatType) -> str:
-    low = f"{kind.ge:.10g} or more" if kind.ge is not None else f"above {kind.gt:.10g}" if kind.gt is not None else ""
-    high = f"at most {kind.le:.10g}" if kind.le is not None else f"below {kind.lt:.10g}" if kind.lt is not None else ""
-    if kind.ge is not None and kind.le is not None:
-        return f" from {kind.ge:.10g} to {kind.le:.10g}"
+    above, least, most, below = map(_limit, (kind.gt, kind.ge, kind.le, kind.lt))
+    if least and most:
+        return f" from {least} to {most}"
+    low = f"{least} or more" if least else f"above {above}" if above else ""
+    high = f"at most {most}" if most else f"below {below}" if below else ""
     return ", ".join(["", *filter(None, (low, high))])
+
+
+def _limit(value: float | None) -> str:
+    """Return a limit as text; empty without one."""
+    if value is None or isinstance(value, int):
+        return "" if value is None else str(value)
+    return f"{value:.10g}"
 
 
 def _shape(kind: inspect.StrType) -> str:

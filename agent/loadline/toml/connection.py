@@ -15,7 +15,7 @@ from loadline.toml.reading import read_table
 class FleetNames(Knobs, frozen=True):
     """Names that all programs of a fleet share."""
 
-    root: Annotated[str, Meta(max_length=100, pattern=r"^[A-Za-z0-9_.-]+$")] = "loadline"
+    root: Annotated[str, Meta(max_length=100, pattern=r"^[A-Za-z0-9_.-]+\Z")] = "loadline"
     namespace: Name = "default"
 
 

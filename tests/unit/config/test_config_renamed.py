@@ -39,6 +39,13 @@ def test_an_old_key_of_a_layer_is_refused_where_it_is_written() -> None:
     assert (error.place, error.remedy) == ("defaults.guard", "It was renamed: write defaults.guardrails.")
 
 
+def test_an_old_key_of_a_layer_is_refused_once_and_where_it_is_written() -> None:
+    two = MODEL + MODEL.replace('"m"', '"n"')
+    for layer, place in (("defaults.migration", "defaults.migration.moves_max"), ("defaults", "defaults.moves_max")):
+        error = refused(f"[{layer}]\nmoves_max = 1\n{two}")
+        assert [one.place for one in error.errors] == [place]
+
+
 def test_an_old_key_at_the_top_level_is_sent_into_a_model() -> None:
     error = refused(f"[rescheduling]\nenabled = true\n{MODEL}")
     assert (error.place, error.remedy) == ("rescheduling", "Write it in a model: [models.migration].")

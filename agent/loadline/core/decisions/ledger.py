@@ -21,13 +21,15 @@ from loadline.core.vocabulary.decisions import Decision, PoolTarget, StoredDecis
 from loadline.core.vocabulary.effects import AnnounceDecision, CommitDecision, Effect, RaiseAlarm
 from loadline.core.vocabulary.events import DecisionAnswered
 from loadline.core.vocabulary.rejections import Rejection
+from loadline.core.vocabulary.scalars import YEAR_MS
 
 
 class DecisionKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of decisions."""
 
     ttl_ms: Annotated[
-        int, Meta(ge=1, description="Time after which a decision that is not applied expires, with an alarm.")
+        int,
+        Meta(ge=1, le=YEAR_MS, description="Time after which a decision that is not applied expires, with an alarm."),
     ] = 900_000
     announce_interval_ms: Annotated[
         int, Meta(ge=1, description="Time between two announcements of a decision until a scaler accepts it.")

@@ -15,6 +15,8 @@ WORKERS_MAX: Final = 1_000_000
 Workers = Annotated[int, Meta(ge=0, le=WORKERS_MAX)]
 # The bounds also reject NaN, which MessagePack allows.
 Ratio = Annotated[float, Meta(ge=0.0, le=1.0)]
+YEAR_MS: Final = 31_536_000_000
+"""Longest lifetime that is configured: times beyond 2^53 cannot be stored."""
 Milliseconds = Annotated[float, Meta(ge=0.0, le=1e12)]
 # Tokens of one request: ten times the longest contexts, so that one wrong report does not outweigh all others.
 TOKENS_MAX: Final = 1e7
