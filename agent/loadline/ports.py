@@ -58,8 +58,14 @@ class Bus(Protocol):
         """Pass the frames on the subject to ``offer``, of any size, and together those that were read together."""
         ...
 
-    async def answer(self, subject: str, answer: RequestHandler) -> Unsubscribe:
-        """Answer requests on the subject."""
+    async def answer(self, subject: str, answer: RequestHandler, *, concurrent_max: int = 1) -> Unsubscribe:
+        """Answer requests on the subject, in the order of their arrival.
+
+        Args:
+            subject: Subject of the requests.
+            answer: Handler of each request.
+            concurrent_max: Maximum number of requests that are answered at a time; the next ones wait.
+        """
         ...
 
     async def serve(

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from loadline.config import NatsKnobs
 from loadline.errors import BusUnavailable, NoSubscriber
 from loadline.ports import Bus
 from loadline.sim.world.bus import VirtualBus
+from loadline.sim.world.tasks import VirtualFuture
 from loadline.sim.world.timeline import Timeline
 from tests.support.driven import DrivenBus, Driver
 from tests.waiting import DEADLINE_S, until
@@ -99,6 +101,68 @@ def test_a_request_is_answered(make_bus: MakeBus, own_name: str) -> None:
         async with connected(asking, answering):
             await answering.answer(own_name, answer)
             assert await asking.request(own_name, b"question", 10) == b"<question>"
+
+    asyncio.run(scenario())
+
+
+def gate(bus: Bus) -> Any:
+    """Return a future for which handlers of a bus can wait."""
+    return VirtualFuture() if isinstance(bus, DrivenBus) else asyncio.get_running_loop().create_future()
+
+
+@pytest.mark.parametrize("concurrent_max", [1, 2])
+def test_as_many_requests_are_answered_at_a_time_as_allowed(
+    make_bus: MakeBus, own_name: str, concurrent_max: int
+) -> None:
+    async def scenario() -> None:
+        asking, answering = make_bus(), make_bus()
+        begun: list[int] = []
+        gates = [gate(answering) for _ in range(concurrent_max)]
+
+        async def answer(data: bytes) -> bytes:
+            begun.append(int(data))
+            if int(data) < concurrent_max:
+                await gates[int(data)]
+            return data
+
+        async with connected(asking, answering):
+            await answering.answer(f"{own_name}.work", answer, concurrent_max=concurrent_max)
+            await answering.answer(f"{own_name}.later", answer)
+            asked = list[asyncio.Task[bytes]]()
+            for number in range(concurrent_max + 1):
+                asked.append(asyncio.create_task(asking.request(f"{own_name}.work", b"%d" % number, 10)))
+                await until(lambda: number >= concurrent_max or number in begun)  # noqa: B023 - called at once
+            await asking.request(f"{own_name}.later", b"99", 10)
+            assert begun == [*range(concurrent_max), 99], "the last request waits"
+            gates[0].set_result(None)
+            assert [await asked[0], await asked[-1]] == [b"0", b"%d" % concurrent_max]
+            for one in gates[1:]:
+                one.set_result(None)
+            assert await asyncio.gather(*asked) == [b"%d" % number for number in range(concurrent_max + 1)]
+
+    asyncio.run(scenario())
+
+
+def test_requests_that_wait_get_no_answer_after_the_end_of_their_subscription(make_bus: MakeBus, own_name: str) -> None:
+    async def scenario() -> None:
+        asking, answering = make_bus(), make_bus()
+        begun, opened = list[bytes](), gate(answering)
+
+        async def answer(data: bytes) -> bytes:
+            begun.append(data)
+            await opened
+            return data
+
+        async with connected(asking, answering):
+            end = await answering.answer(own_name, answer)
+            asked = [asyncio.create_task(asking.request(own_name, b"%d" % number, 0.5)) for number in range(2)]
+            await until(lambda: begun)
+            await end()
+            with contextlib.suppress(asyncio.InvalidStateError):  # the handler was cancelled
+                opened.set_result(None)
+            failed = await asyncio.gather(*asked, return_exceptions=True)
+            assert [type(one) for one in failed] == [BusUnavailable] * 2
+            assert len(begun) == 1
 
     asyncio.run(scenario())
 

@@ -118,8 +118,8 @@ class DrivenBus:
     async def subscribe_batches(self, subject: str, offer: FramesHandler) -> Unsubscribe:
         return await self._driver.until_done(self._port.subscribe_batches(subject, offer))
 
-    async def answer(self, subject: str, answer: RequestHandler) -> Unsubscribe:
-        return await self._driver.until_done(self._port.answer(subject, answer))
+    async def answer(self, subject: str, answer: RequestHandler, *, concurrent_max: int = 1) -> Unsubscribe:
+        return await self._driver.until_done(self._port.answer(subject, answer, concurrent_max=concurrent_max))
 
     async def serve(
         self,

@@ -120,15 +120,15 @@ class NatsBus:
         """Pass the frames on the subject to ``offer``, of any size, and together those that were read together."""
         return await self._subscribe(lambda client: client.subscribe_batches(subject, offer))
 
-    async def answer(self, subject: str, handler: RequestHandler) -> Unsubscribe:
-        """Answer requests on the subject, one at a time."""
+    async def answer(self, subject: str, handler: RequestHandler, *, concurrent_max: int = 1) -> Unsubscribe:
+        """Answer requests on the subject, at most ``concurrent_max`` at a time."""
 
         async def respond(message: Msg) -> None:
             reply = await self._compute_reply(message.subject, message.data, handler)
             if reply is not None and message.reply:
                 await self._send_reply(message.subject, reply, message.respond)
 
-        return await self._subscribe(lambda client: client.subscribe_commands(subject, respond))
+        return await self._subscribe(lambda client: client.subscribe_commands(subject, respond, concurrent_max))
 
     async def serve(
         self,

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from typing import Any, Final
 
 import nats.errors
+from msgspec.structs import replace
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
@@ -126,9 +127,16 @@ class NatsClient(Client):
         self._frame_handlers[self._sid + 1] = handler  # id that the library assigns to the next subscription
         return await super().subscribe(subject, cb=_unused)
 
-    async def subscribe_commands(self, subject: str, callback: _Callback) -> Subscription:
-        """Pass every request on the subject to a callback, one at a time, within ``COMMAND_LIMITS``."""
-        return await self._subscribe_requests(subject, "", callback, COMMAND_LIMITS)
+    async def subscribe_commands(self, subject: str, callback: _Callback, concurrent_max: int) -> Subscription:
+        """Pass every request on the subject to a callback, within ``COMMAND_LIMITS``.
+
+        Args:
+            subject: Subject of the requests.
+            callback: Answers a request.
+            concurrent_max: Maximum number of requests that are answered at a time.
+        """
+        limits = replace(COMMAND_LIMITS, concurrent_max=concurrent_max)
+        return await self._subscribe_requests(subject, "", callback, limits)
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         """End a subscription, and the answers to its requests.

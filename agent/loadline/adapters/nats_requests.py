@@ -20,6 +20,8 @@ class QueueLimits(Struct, frozen=True):
     """Size of the waiting requests."""
     spacing_s: float = 0.0
     """Time between two answers."""
+    concurrent_max: int = 1
+    """Requests that are answered at a time."""
 
 
 QUERY_LIMITS: Final = QueueLimits(64, 65_536, 0.005)
@@ -29,7 +31,7 @@ COMMAND_LIMITS: Final = QueueLimits(1_024)
 
 
 class RequestQueue:
-    """Requests on one subscription, answered one at a time in a task.
+    """Requests on one subscription, each answered in a task.
 
     Requesters share the queue by the first token of their reply subjects, usually their inbox prefix. NATS does not
     check that subject: with one of the requests' own root or of the server, a requester would have the agent publish
@@ -55,12 +57,14 @@ class RequestQueue:
         self._client = client
         self._answer = answer
         self._spacing_s = limits.spacing_s
+        self._concurrent_max = limits.concurrent_max
         self._on_dropped = on_dropped
         self._on_error = on_error
         self._queue: FairQueue[tuple[str, str, bytes]] = FairQueue(
             limits.requests_max, limits.bytes_max, lambda request: len(request[2])
         )
         self._arrived = asyncio.Event()
+        self._answering: set[asyncio.Task[None]] = set()
         self._task = asyncio.create_task(self._run(), name="nats-requests")
 
     def offer(self, subject: str, reply: str, data: bytes) -> None:
@@ -75,17 +79,25 @@ class RequestQueue:
         self._arrived.set()
 
     def close(self) -> None:
-        """Stop answering."""
-        self._task.cancel()
+        """Stop answering, also requests whose answer is being computed."""
+        for task in (self._task, *self._answering):
+            task.cancel()
 
     async def _run(self) -> None:
         while True:
             await self._arrived.wait()
-            for _, (subject, reply, data) in self._queue.pop_batch(1, 1):
-                try:
-                    await self._answer(Msg(_client=self._client, subject=subject, reply=reply, data=data))
-                except Exception as error:  # noqa: BLE001 - an answer that fails must not end the service
-                    await self._on_error(error)
+            for _, request in self._queue.pop_batch(1, 1):
+                task = asyncio.create_task(self._answer_one(*request), name="nats-answer")
+                self._answering.add(task)
+                task.add_done_callback(self._answering.discard)
             if not self._queue.waiting:
                 self._arrived.clear()
+            if len(self._answering) >= self._concurrent_max:
+                await asyncio.wait(self._answering, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(self._spacing_s)
+
+    async def _answer_one(self, subject: str, reply: str, data: bytes) -> None:
+        try:
+            await self._answer(Msg(_client=self._client, subject=subject, reply=reply, data=data))
+        except Exception as error:  # noqa: BLE001 - an answer that fails must not end the service
+            await self._on_error(error)

@@ -69,7 +69,7 @@ class MigrationDriver(EffectExecutor):
         self._publish = publish
         self._tasks: set[asyncio.Task[None]] = set()
         self._copies: dict[Transfer, asyncio.Task[None]] = {}
-        self._replies: dict[tuple[str, int], asyncio.Future[HandoverReply]] = {}
+        self._replies: dict[tuple[str, int], asyncio.Future[HandoverReply | None]] = {}
         self._outbox: deque[MigrationReport] = deque(maxlen=_REPORTS_MAX)
         self._wake = asyncio.Event()
         self._closed = False
@@ -86,6 +86,9 @@ class MigrationDriver(EffectExecutor):
         """Cancel all handovers, since the process exits."""
         self._closed = True
         await self._stack.aclose()
+        for future in self._replies.values():
+            future.set_result(None)
+        self._replies.clear()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

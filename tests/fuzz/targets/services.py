@@ -263,8 +263,8 @@ def read_command(data: bytes) -> None:
     async def deliver() -> None:
         name = f"{Subjects('loadline').prefix}.{subject.decode('utf-8', 'replace')}"
         bus.publish_now(name, payload)
-        for answer in bus._bus.responders(name).values():
-            answered = asyncio.ensure_future(answer(payload))
+        for responder in bus._bus.responders(name).values():
+            answered = asyncio.ensure_future(responder.answer(payload))
             await asyncio.wait([answered], timeout=10.0)
             answered.cancel()
             await asyncio.wait([answered])

@@ -121,6 +121,17 @@ def test_a_received_request_runs_after_its_claim_is_granted() -> None:
     run_virtual(scenario())
 
 
+def test_a_leaving_worker_leaves_no_handover_waiting() -> None:
+    async def scenario() -> None:
+        async with driver_harness() as harness:
+            harness.transport.silent = ["claim"] * 1_000
+            pending = [asyncio.create_task(harness.transport.handover("x")) for _ in range(2)]
+            await until(lambda: harness.transport.claims, "claimed")
+        assert await asyncio.gather(*pending) == [None, None]
+
+    run_virtual(scenario())
+
+
 def test_room_is_granted_only_within_slots_and_cache_that_are_not_reserved() -> None:
     async def scenario() -> None:
         async with driver_harness() as harness:

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -20,6 +20,9 @@ from loadline.errors import BusUnavailable
 from loadline.ports import Bus, RequestHandler, Unsubscribe
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.subjects import encode_token
+
+# Handovers whose claims have no answer yet, each of which takes a slot of the worker; others are answered at once.
+_HANDOVERS_MAX: Final = 1_024
 
 _Q = TypeVar("_Q", bound=Struct)
 _A = TypeVar("_A", bound=Struct)
@@ -47,6 +50,8 @@ class HandoverTransport(Protocol):
         answer_handover: Callable[[HandoverRequest], Awaitable[HandoverReply | None]],
     ) -> Unsubscribe:
         """Start to answer messages to a worker; if a function returns None, another worker of its name answers.
+
+        ``answer_handover`` waits for the request's frontend, which may be gone: do not let other messages wait for it.
 
         Returns:
             A function that ends the answers.
@@ -95,7 +100,9 @@ class HandoverBus:
         """
         end_rooms = await self._bus.answer(self._subject("room", worker), _answering(RoomRequest, answer_room))
         end_handovers = await self._bus.answer(
-            self._subject("handover", worker), _answering(HandoverRequest, answer_handover)
+            self._subject("handover", worker),
+            _answering(HandoverRequest, answer_handover),
+            concurrent_max=_HANDOVERS_MAX,
         )
 
         async def end() -> None:

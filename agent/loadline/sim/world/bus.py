@@ -1,6 +1,7 @@
 """Message bus in virtual time: at-most-once delivery with latency and configurable faults."""
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Final
 
@@ -42,6 +43,44 @@ class _Subscription(Struct, eq=False):
         return len(wanted) == len(tokens) and all(same)
 
 
+class _Responder:
+    """Answers of one connection to the requests on a subject.
+
+    Args:
+        answer: Handler of each request.
+        concurrent_max: Maximum number of requests that are answered at a time.
+    """
+
+    def __init__(self, answer: RequestHandler, concurrent_max: int) -> None:
+        self.answer = answer
+        self.ended = False
+        """True once the subscription has ended: no reply is sent any more."""
+        self._concurrent_max = concurrent_max
+        self._running = 0
+        self._waiting: deque[Callable[[], Coroutine[object, object, None]]] = deque()
+
+    def offer(self, reply: Callable[[], Coroutine[object, object, None]]) -> None:
+        """Run a coroutine that replies to a request, once fewer than the maximum run."""
+        if self.ended:
+            return
+        self._waiting.append(reply)
+        if self._running < self._concurrent_max:
+            VirtualTask(self._run())
+
+    def end(self) -> None:
+        """Answer no request any more."""
+        self.ended = True
+        self._waiting.clear()
+
+    async def _run(self) -> None:
+        self._running += 1
+        try:
+            while self._waiting:
+                await self._waiting.popleft()()
+        finally:
+            self._running -= 1
+
+
 class VirtualBus:
     """The server; processes use it through connections.
 
@@ -63,7 +102,7 @@ class VirtualBus:
         self._connections: list[BusConnection] = []
         self._subscriptions: list[_Subscription] = []
         self._routes: dict[str, tuple[_Subscription, ...]] = {}
-        self._answers: dict[str, dict[BusConnection, RequestHandler]] = {}
+        self._answers: dict[str, dict[BusConnection, _Responder]] = {}
 
     def connection(self) -> "BusConnection":
         """Return a new connection for one process."""
@@ -92,20 +131,23 @@ class VirtualBus:
 
         return unsubscribe
 
-    def answer(self, port: "BusConnection", subject: str, answer: RequestHandler) -> Unsubscribe:
-        """Let this connection answer requests on a subject."""
-        self._answers.setdefault(subject, {})[port] = answer
+    def answer(
+        self, port: "BusConnection", subject: str, answer: RequestHandler, *, concurrent_max: int = 1
+    ) -> Unsubscribe:
+        """Let this connection answer requests on a subject, at most ``concurrent_max`` at a time."""
+        responder = self._answers.setdefault(subject, {})[port] = _Responder(answer, concurrent_max)
 
         async def unsubscribe() -> None:
+            responder.end()
             held = self._answers.get(subject, {})
-            if held.get(port) == answer:
+            if held.get(port) is responder:
                 del held[port]
                 if not held:
                     del self._answers[subject]
 
         return unsubscribe
 
-    def responders(self, subject: str) -> "dict[BusConnection, RequestHandler]":
+    def responders(self, subject: str) -> "dict[BusConnection, _Responder]":
         """Return all responders of a subject; the first answer counts."""
         return self._answers.get(subject, {})
 
@@ -115,8 +157,11 @@ class VirtualBus:
             self._connections.remove(port)
         self._subscriptions = [one for one in self._subscriptions if one.connection is not port]
         self._routes.clear()
-        for subject in [subject for subject, held in self._answers.items() if held.pop(port, None) and not held]:
-            del self._answers[subject]
+        for subject, held in list(self._answers.items()):
+            if port in held:
+                held.pop(port).end()
+            if not held:
+                del self._answers[subject]
 
     def publish(self, sender: "BusConnection", subject: str, payload: bytes) -> None:
         """Deliver a frame to all subscribers."""
@@ -207,9 +252,9 @@ class BusConnection:
         """Pass the frames on a subject (which may end in ``>``) to ``offer``, each by itself."""
         return await self.subscribe(subject, lambda of, payload: offer([(of, payload)]))
 
-    async def answer(self, subject: str, answer: RequestHandler) -> Unsubscribe:
-        """Answer requests on the subject."""
-        return self._bus.answer(self, subject, answer)
+    async def answer(self, subject: str, answer: RequestHandler, *, concurrent_max: int = 1) -> Unsubscribe:
+        """Answer requests on the subject, at most ``concurrent_max`` at a time."""
+        return self._bus.answer(self, subject, answer, concurrent_max=concurrent_max)
 
     async def serve(
         self,
@@ -243,13 +288,13 @@ class BusConnection:
         if not self.connected or not found:
             raise BusUnavailable("the bus is disconnected") if found else NoSubscriber(f"nobody listens on {subject}")
 
-        async def reply(receiver: BusConnection, answer: RequestHandler) -> None:
-            answered = await answer(payload)
-            if answered is not None:
+        async def reply(receiver: BusConnection, responder: _Responder) -> None:
+            answered = await responder.answer(payload)
+            if answered is not None and not responder.ended:
                 bus.deliver(receiver, self, partial(promise.set_result, answered))
 
-        for receiver, answer in found.items():
-            bus.deliver(self, receiver, partial(lambda *both: VirtualTask(reply(*both)), receiver, answer))
+        for receiver, responder in found.items():
+            bus.deliver(self, receiver, partial(responder.offer, partial(reply, receiver, responder)))
         if not promise.done:
             late = BusUnavailable(f"nobody answered on {subject} within {timeout_s} s")
             bus.timeline.call_later(timeout_s * 1_000, partial(promise.set_exception, late))
