@@ -232,7 +232,7 @@ class MigrationDriver(EffectExecutor):
     def expire_room(self, effect: ExpireRoom) -> None:
         """Schedule the expiry of a reservation."""
         expire = self._migrator.destination.on_room_expired
-        asyncio.get_running_loop().call_later(effect.delay_ms / 1_000, expire, effect.request_id)
+        asyncio.get_running_loop().call_later(effect.delay_ms / 1_000, expire, effect.request_id, effect.reservation)
 
     def reply_handover(self, effect: ReplyHandover) -> None:
         """Answer the sources of a handover."""

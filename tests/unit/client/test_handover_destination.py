@@ -32,7 +32,7 @@ def handed(name: str, hop: int = 1) -> HandoverRequest:
 def test_room_reserves_a_slot_and_cache_until_it_is_released_or_expires() -> None:
     migrator, _ = worker("b", 2, slots_in=2)
     destination = migrator.destination
-    assert destination.on_room_request(room("x", 30), fits=True) == (YES, [ExpireRoom("x", 3_000)])
+    assert destination.on_room_request(room("x", 30), fits=True) == (YES, [ExpireRoom("x", 1, 3_000)])
     assert destination.on_room_request(room("y"), fits=True)[0] == YES
     assert destination.on_room_request(room("z"), fits=True) == (NO, [])
     assert destination.on_room_request(room("x", 30), fits=True)[0] == YES, "a repeated request for room"
@@ -40,9 +40,29 @@ def test_room_reserves_a_slot_and_cache_until_it_is_released_or_expires() -> Non
     assert (destination.reserved_kv_tokens("y"), destination.reserved_kv_tokens("")) == (30, 40)
     assert destination.on_room_request(room("x", 0, ttl_ms=0), fits=True) == (NO, [])
     assert destination.free_slots == 1
-    destination.on_room_expired("y")
-    destination.on_room_expired("y")
+    destination.on_room_expired("y", 2)
+    destination.on_room_expired("y", 2)
     assert (destination.free_slots, destination.reserved_kv_tokens("")) == (2, 0)
+
+
+def test_the_timer_of_an_earlier_reservation_does_not_release_a_later_one() -> None:
+    destination = worker("b", 2, slots_in=1)[0].destination
+
+    def timer(kv_tokens: int) -> int:
+        _, effects = destination.on_room_request(room("x", kv_tokens), fits=True)
+        assert isinstance(effects[0], ExpireRoom)
+        return effects[0].reservation
+
+    first = timer(10)
+    destination.on_room_request(room("x", 0, ttl_ms=0), fits=True)
+    second = timer(20)
+    destination.on_room_expired("x", first)
+    assert (destination.expected, destination.reserved_kv_tokens("")) == (["x"], 20)
+    third = timer(30)  # the source's message that released the second one was lost
+    destination.on_room_expired("x", second)
+    assert (destination.expected, destination.reserved_kv_tokens("")) == (["x"], 30)
+    destination.on_room_expired("x", third)
+    assert destination.expected == []
 
 
 def test_full_draining_and_incapable_workers_refuse_room() -> None:
@@ -111,9 +131,9 @@ def test_a_request_whose_room_has_expired_needs_a_free_slot() -> None:
     destination.on_room_request(room("x"), fits=True)
     assert destination.on_handover_request(handed("r"), 10) == (NOT_TAKEN, [])
     assert held.unresolved() == []
-    destination.on_room_expired("x")
+    destination.on_room_expired("x", 1)
     assert destination.on_handover_request(handed("r"), 20)[0] is None
-    destination.on_room_expired("r")
+    destination.on_room_expired("r", 2)
     assert destination.expected == ["r"], "the claim is pending"
 
 

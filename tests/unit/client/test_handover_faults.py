@@ -38,7 +38,7 @@ class Worker(EffectExecutor):
         self.running: dict[str, HandedRequest] = {}
         self.reports: list[MigrationReport] = []
         self.transfers: set[ef.Transfer] = set()
-        self.rooms: list[str] = []
+        self.rooms: list[ef.ExpireRoom] = []
         self.replies: dict[tuple[str, int], list[Call]] = {}
         self.dead = False
 
@@ -124,7 +124,7 @@ class Worker(EffectExecutor):
         self.running.pop(effect.request_id, None)
 
     def expire_room(self, effect: ef.ExpireRoom) -> None:
-        self.rooms.append(effect.request_id)
+        self.rooms.append(effect)
 
     def reply_handover(self, effect: ef.ReplyHandover) -> None:
         for answer in self.replies.pop((effect.request_id, effect.hop), []):
@@ -231,7 +231,8 @@ class Fleet(RuleBasedStateMachine):
     def expire(self, name: str) -> None:
         worker = self.workers[name]
         while worker.rooms:
-            worker.migrator.destination.on_room_expired(worker.rooms.pop())
+            room = worker.rooms.pop()
+            worker.migrator.destination.on_room_expired(room.request_id, room.reservation)
 
     @rule(name=NAMES)
     def die(self, name: str) -> None:

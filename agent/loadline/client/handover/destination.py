@@ -1,5 +1,7 @@
 """Destination of handovers: slots and KV cache for requests of other workers, and claims to them. Pure."""
 
+from msgspec import Struct
+
 from loadline.client.handover.claims import PendingClaims
 from loadline.client.handover.effects import DiscardRequest, Effect, ExpireRoom, ReplyHandover, RunRequest
 from loadline.client.handover.held_requests import HeldRequests
@@ -14,6 +16,12 @@ from loadline.client.handover.messages import (
 
 _GRACE_MS = 2_000
 """Time that a reservation outlasts the deadline of its command, since a switch that began in time is completed."""
+
+
+class _Reservation(Struct, frozen=True):
+    number: int
+    """Number of the grant, by which the timer of an earlier one is recognised."""
+    kv_tokens: int
 
 
 class HandoverDestination:
@@ -33,8 +41,10 @@ class HandoverDestination:
         self._held = held
         self._claims = claims
         self._slots_in = slots_in
-        self._reserved: dict[str, int] = {}
-        """Reserved KV cache in tokens by request; each takes a slot until it has arrived or expired."""
+        self._reserved: dict[str, _Reservation] = {}
+        """Reservations by request; each takes a slot until the request has arrived or the reservation has expired."""
+        self._reservations = 0
+        """Number of the newest reservation."""
         self._claimed: dict[tuple[str, int], HandedRequest] = {}
 
     @property
@@ -49,7 +59,7 @@ class HandoverDestination:
 
     def reserved_kv_tokens(self, request_id: str) -> int:
         """Return the KV cache that is reserved for requests other than this one, in tokens."""
-        return sum(tokens for name, tokens in self._reserved.items() if name != request_id)
+        return sum(one.kv_tokens for name, one in self._reserved.items() if name != request_id)
 
     def is_addressed(self, incarnation: int) -> bool:
         """Return True if a message is for this incarnation of the worker; otherwise another one may answer it."""
@@ -69,11 +79,13 @@ class HandoverDestination:
         if not fits or not self._reserve(name, message.kv_tokens):
             return RoomReply(granted=False), []
         # A source that dies never releases it, so it expires.
-        return RoomReply(granted=True), [ExpireRoom(name, message.ttl_ms + _GRACE_MS)]
+        return RoomReply(granted=True), [ExpireRoom(name, self._reservations, message.ttl_ms + _GRACE_MS)]
 
-    def on_room_expired(self, request_id: str) -> None:
-        """Release the slot of a request, unless it has arrived and its claim is pending."""
-        self._release(request_id)
+    def on_room_expired(self, request_id: str, reservation: int) -> None:
+        """Release the slot of a request, unless it was reserved again, or has arrived and its claim is pending."""
+        reserved = self._reserved.get(request_id)
+        if reserved is not None and reserved.number == reservation:
+            self._release(request_id)
 
     def on_handover_request(self, message: HandoverRequest, now_ms: int) -> tuple[HandoverReply | None, list[Effect]]:
         """Claim a request that is handed over, and return the answer; None: ``ReplyHandover`` follows.
@@ -84,7 +96,8 @@ class HandoverDestination:
         name, hop = request.request_id, request.hop
         if self._held.hop(name) == hop:
             return HandoverReply(accepted=True), []
-        if not (self._reserve(name, 0) and self._held.expect(name, hop)):
+        has_slot = name in self._reserved or self._reserve(name, 0)
+        if not (has_slot and self._held.expect(name, hop)):
             self._release(name)
             return HandoverReply(accepted=False), []
         if (name, hop) in self._claimed:
@@ -108,12 +121,11 @@ class HandoverDestination:
         return [*effects, ReplyHandover(request_id, hop, HandoverReply(accepted=action == "run"))]
 
     def _reserve(self, request_id: str, kv_tokens: int) -> bool:
-        """Reserve a slot for a request unless it has one; return False if none is free."""
-        if request_id in self._reserved:
-            return True
-        if self.free_slots == 0:
+        """Reserve a slot for a request, or the one that it has again; return False if none is free."""
+        if request_id not in self._reserved and self.free_slots == 0:
             return False
-        self._reserved[request_id] = kv_tokens
+        self._reservations += 1
+        self._reserved[request_id] = _Reservation(self._reservations, kv_tokens)
         return True
 
     def _release(self, request_id: str) -> None:

@@ -88,6 +88,8 @@ class ExpireRoom(Struct, frozen=True):
     """Report ``HandoverDestination.on_room_expired`` after ``delay_ms``."""
 
     request_id: str
+    reservation: int
+    """Number of the reservation."""
     delay_ms: int
 
 

@@ -328,9 +328,8 @@ class SimulatedMigration(EffectExecutor):
 
     def expire_room(self, effect: ExpireRoom) -> None:
         """Release a reservation after ``delay_ms``."""
-        self._timeline.call_later(
-            effect.delay_ms, partial(self.migrator.destination.on_room_expired, effect.request_id)
-        )
+        expire = self.migrator.destination.on_room_expired
+        self._timeline.call_later(effect.delay_ms, partial(expire, effect.request_id, effect.reservation))
 
     def reply_handover(self, effect: ReplyHandover) -> None:
         """Answer the sources of a handover."""
