@@ -38,8 +38,8 @@ class MigrationRefused(LoadlineError):
 class MigratableEngine(Protocol):
     """Engine that hands requests over to other workers, and runs theirs.
 
-    An exception from ``copy`` or ``stop`` fails only the migration of that request, which continues here. Raise
-    ``MigrationRefused`` to give the reason; any other exception is logged.
+    An exception from ``copy`` or ``stop``, or a wrong result of ``stop``, fails only the migration of that request,
+    which continues here. Raise ``MigrationRefused`` to give the reason; any other exception is logged.
     """
 
     @property

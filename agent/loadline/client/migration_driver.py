@@ -29,10 +29,11 @@ from loadline.client.handover.effects import (
 from loadline.client.handover.executor import EffectExecutor
 from loadline.client.handover.messages import HandoverReply, HandoverRequest, RoomReply, RoomRequest
 from loadline.client.handover.migrator import RequestMigrator
+from loadline.client.handover.source import StoppedRequest
 from loadline.client.migratable_engine import MigrationOptions, MigrationRefused
-from loadline.client.resources import running, wait_at_most
+from loadline.client.resources import log_crash, running, wait_at_most
 from loadline.core.migration.requests import MigratableRequest
-from loadline.core.vocabulary.scalars import TOKENS_MAX
+from loadline.core.vocabulary.scalars import TOKENS_MAX, is_name
 from loadline.wire.messages import MigrateCommand, MigrateReply, MigrationReport
 
 # At most 64 requests with four reports each migrate at a time; the rest is reserve for a slow bus.
@@ -157,9 +158,12 @@ class MigrationDriver(EffectExecutor):
     def start_copy(self, effect: StartCopy) -> None:
         """Copy the KV cache in a task."""
         transfer = effect.transfer
-        copy = self._start(self._engine.copy(transfer.request_id, effect.command))
-        copy.add_done_callback(partial(self._copy_ended, transfer))
-        self._copies[transfer] = copy
+
+        async def copy() -> None:
+            # Called within the task: what the call itself raises, as with a wrong signature, ends the copy too.
+            await self._engine.copy(transfer.request_id, effect.command)
+
+        self._copies[transfer] = self._start(copy(), partial(self._copy_ended, transfer))
 
     def cancel_copy(self, effect: CancelCopy) -> None:
         """Cancel the task of a copy; ``_copy_ended`` is called once it has ended."""
@@ -183,6 +187,7 @@ class MigrationDriver(EffectExecutor):
         async def stop() -> None:
             try:
                 stopped = await self._engine.stop(transfer.request_id, effect.command)
+                _check_stopped(stopped)
             except Exception as error:  # noqa: BLE001 - the engine's code: its failure costs this migration
                 self._give_up(transfer, error)
                 return
@@ -249,10 +254,13 @@ class MigrationDriver(EffectExecutor):
         """Remove the copy of a transfer."""
         self._copies.pop(effect.transfer, None)
 
-    def _start(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
+    def _start(
+        self, work: Coroutine[object, object, None], on_end: Callable[[asyncio.Task[None]], None] = log_crash
+    ) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=f"handover of {self._worker}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(on_end)
         return task
 
     def _call(self, call: Callable[[], None], request_id: str) -> None:
@@ -286,6 +294,24 @@ class MigrationDriver(EffectExecutor):
 
     def _now_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1_000)
+
+
+def _check_stopped(stopped: object) -> None:
+    """Check what ``stop`` of an engine returned, before the request is given up here.
+
+    Raises:
+        TypeError: It cannot be handed over.
+    """
+    if stopped is None:
+        return
+    if not isinstance(stopped, StoppedRequest):
+        raise TypeError(f"stop returned {type(stopped).__name__}, not StoppedRequest or None")
+    frontend: object = stopped.frontend
+    if not (isinstance(frontend, str) and is_name(frontend)):
+        raise TypeError(f"the frontend is no name: {frontend!r:.100}")
+    state: object = stopped.state
+    if not isinstance(state, bytes | bytearray | memoryview):
+        raise TypeError(f"the state is {type(state).__name__}, not bytes")
 
 
 def _valid(requests: Iterable[MigratableRequest], worker: str) -> list[MigratableRequest]:

@@ -48,7 +48,7 @@ async def store_of(store: Store | None, knobs: EtcdKnobs | None) -> AsyncIterato
 async def running(work: Coroutine[object, object, None], name: str) -> AsyncIterator[asyncio.Task[None]]:
     """Run ``work`` in a background task and cancel it at the end. A crash is logged at once and raised at the end."""
     task = asyncio.create_task(work, name=name)
-    task.add_done_callback(_log_crash)
+    task.add_done_callback(log_crash)
     try:
         yield task
     finally:
@@ -89,7 +89,8 @@ class BodyInterrupt:
             raise self._error
 
 
-def _log_crash(task: asyncio.Task[None]) -> None:
+def log_crash(task: asyncio.Task[None]) -> None:
+    """Log the exception of a task that has ended."""
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.error("task_crashed", task=task.get_name(), exc_info=error)
 

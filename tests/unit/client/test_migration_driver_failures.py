@@ -1,6 +1,7 @@
 """Migrations of a worker that leaves, gets invalid answers or receives requests."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,11 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from loadline.client.handover import destination
+from loadline.client.handover.source import HandoverSource, StoppedRequest
 from loadline.client.migratable_engine import MigrationRefused
 from loadline.core.migration.requests import MigratableRequest
 from loadline.wire.codec import encode
+from loadline.wire.messages import MigrateCommand
 from tests.support.migration_driver import COMMAND, driver_harness
 from tests.support.virtual_time import run_virtual
 from tests.waiting import until
@@ -67,6 +70,73 @@ def test_unknown_reasons_are_reported_as_details(refused: MigrationRefused) -> N
             assert harness.reports()[-1].reason == "failed"
 
     run_virtual(scenario())
+
+
+@pytest.mark.parametrize("wrong", [lambda _request_id: None, lambda _request_id, _command: None])
+def test_a_copy_that_cannot_be_awaited_fails_and_deadlines_go_on(
+    wrong: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with driver_harness() as harness:
+            with monkeypatch.context() as patch:
+                patch.setattr(harness.engine, "copy", wrong)
+                await harness.command(ttl_ms=30)
+                await until(lambda: harness.phases()[-1:] == ["aborted"], "aborted")
+                assert harness.reports()[-1].reason == "failed"
+            await harness.command(command_id="d", ttl_ms=30)
+            await until(lambda: harness.phases("d")[-1:] == ["aborted"], "the clock runs")
+            assert harness.reports("d")[-1].reason == "deadline"
+
+    with capture_logs() as lines:
+        run_virtual(scenario())
+    assert {line["event"] for line in lines} == {"registered", "migration_failed"}
+
+
+@pytest.mark.parametrize(
+    ("stopped", "problem"),
+    [
+        ((b"state",), "stop returned tuple"),
+        (StoppedRequest("", b""), "the frontend is no name"),
+        (StoppedRequest(5, b""), "the frontend is no name: 5"),  # type: ignore[arg-type]
+        (StoppedRequest("f", {"tokens": []}), "the state is dict"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_wrong_result_of_stop_fails_and_the_request_stays(
+    stopped: object, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async def stop(request_id: str, command: MigrateCommand) -> Any:
+            return stopped if request_id == "a" else await stop_well(request_id, command)
+
+        async with driver_harness() as harness:
+            stop_well = harness.engine.stop
+            monkeypatch.setattr(harness.engine, "stop", stop)
+            harness.engine.copied.set()
+            harness.engine.stopped.set()
+            await harness.command()
+            await until(lambda: harness.phases()[-1:] == ["done"], "over")
+            last = harness.reports()[-1]
+            assert (last.moved, last.failed, last.reason, problem in last.detail) == (1, 1, "failed", True)
+            assert (harness.engine.held_requests.hop("a"), harness.transport.claims) == (0, [])
+
+    with capture_logs() as lines:
+        run_virtual(scenario())
+    assert [line["request"] for line in lines if line["event"] == "migration_failed"] == ["a"]
+
+
+def test_a_crash_of_the_driver_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(HandoverSource, "on_room_reply", crash)
+
+    async def scenario() -> None:
+        async with driver_harness() as harness:
+            await harness.command()
+            await until(lambda: len([line for line in lines if line["event"] == "task_crashed"]) == 2)
+
+    with capture_logs() as lines:
+        run_virtual(scenario())
 
 
 def test_an_unanswered_handover_is_claimed_until_the_frontend_answers() -> None:
