@@ -189,11 +189,10 @@ class WorkerClient:
     async def report_now(self) -> bool:
         """Sample and publish now; return True if the bus accepted it. A sample that cannot be sent now is dropped."""
         try:
-            sampled = self._sample()
+            samples = self._with_slots(_checked(self._sample()))
         except Exception as error:  # noqa: BLE001 - the engine's code: its failure costs one report
             _log.error("sampling_failed", worker=self.record.worker, exc_info=error)
             return False
-        samples = self._with_slots([sampled] if isinstance(sampled, WorkerSample) else sampled)
         sent = True
         for start in range(0, len(samples), SAMPLES_IN_FRAME_MAX):
             sent &= await self._report(samples[start : start + SAMPLES_IN_FRAME_MAX])
@@ -352,3 +351,17 @@ class WorkerClient:
         self._register("draining")
         self._registration.withdraw()
         await wait_at_most(self._registration.gone, LEAVE_TIMEOUT_S)
+
+
+def _checked(sampled: Samples) -> Sequence[WorkerSample]:
+    """Return the samples of all ranks.
+
+    Raises:
+        TypeError: One of them is no sample.
+    """
+    samples = [sampled] if isinstance(sampled, WorkerSample) else list(sampled)
+    for one in samples:
+        found: object = one
+        if not isinstance(found, WorkerSample):
+            raise TypeError(f"sample returned {type(found).__name__}, not WorkerSample")
+    return samples

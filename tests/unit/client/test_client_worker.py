@@ -1,6 +1,7 @@
 """Worker client on a bus and a store in memory: states, drains and refusals."""
 
 import asyncio
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -63,6 +64,21 @@ def test_an_engine_that_cannot_be_sampled_sends_no_reports_and_stays_registered(
             assert await client.worker.report_now()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("wrong", [None, 5, [IDLE, None], {"rank": IDLE}])
+def test_a_wrong_value_of_sample_costs_its_report_only(wrong: Any) -> None:
+    async def scenario() -> None:
+        async with harness(samples=wrong) as client:
+            assert not await client.worker.report_now()
+            await until(lambda: [line["event"] for line in lines].count("sampling_failed") > 1, "tried at intervals")
+            assert client.received() == []
+            client.samples = IDLE
+            await until(client.received, "reports go on")
+
+    with capture_logs() as lines:
+        asyncio.run(scenario())
+    assert {line["event"] for line in lines} == {"registered", "sampling_failed"}
 
 
 @pytest.mark.parametrize(
