@@ -105,6 +105,7 @@ class ScriptedTransport:
         """Kinds of messages that stay unanswered, once each."""
         self.fails = False
         self.room_requests: list[RoomRequest] = []
+        self.handovers: list[HandoverRequest] = []
         self.claims: list[ClaimRequest] = []
         self.granted = True
         self.answer_room: Callable[[RoomRequest], Awaitable[RoomReply | None]] | None = None
@@ -123,6 +124,7 @@ class ScriptedTransport:
         return None if self._is_silent("room") else RoomReply(granted=message.ttl_ms > 0)
 
     async def hand_over(self, _worker: str, message: HandoverRequest) -> HandoverReply | None:
+        self.handovers.append(message)
         if self._is_silent("handover"):
             return None
         return HandoverReply(accepted=message.request.request_id not in self.refused_handovers)

@@ -315,19 +315,32 @@ def _check_stopped(stopped: object) -> None:
 
 
 def _valid(requests: Iterable[MigratableRequest], worker: str) -> list[MigratableRequest]:
-    """Return the requests with a unique id and valid numbers of tokens, which may be NumPy integers."""
+    """Return the requests with a unique id and valid numbers of tokens."""
     found: dict[str, MigratableRequest] = {}
     for one in requests:
         try:
-            tokens = int(one.prompt_tokens), int(one.output_tokens)
-            name = one.request_id
+            request = _with_integers(one)
+            name = request.request_id
             repeated = name in found
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, OverflowError, TypeError, ValueError) as error:
             _log.error("request_ignored", worker=worker, request=repr(one)[:_SHOWN_CHARS_MAX], problem=str(error))
             continue
+        tokens = request.prompt_tokens, request.output_tokens
         if min(tokens) < 0 or max(tokens) > TOKENS_MAX or repeated:
             problem = "its id is not unique" if repeated else f"it has {tokens[0]} and {tokens[1]} tokens"
             _log.error("request_ignored", worker=worker, request=repr(name)[:_SHOWN_CHARS_MAX], problem=problem)
             continue
-        found[name] = replace(one, prompt_tokens=tokens[0], output_tokens=tokens[1])
+        found[name] = request
     return list(found.values())
+
+
+def _with_integers(request: MigratableRequest) -> MigratableRequest:
+    """Return a request with integers of Python, as those of NumPy, and those beyond 64 bits, cannot be sent."""
+    remaining = request.remaining_tokens
+    return replace(
+        request,
+        prompt_tokens=int(request.prompt_tokens),
+        output_tokens=int(request.output_tokens),
+        hops=int(request.hops),
+        remaining_tokens=None if remaining is None else min(int(remaining), int(TOKENS_MAX)),
+    )

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -58,6 +59,31 @@ def test_invalid_candidates_are_ignored_and_logged() -> None:
             await until(lambda: harness.phases()[-1:] == ["done"], "moved")
 
     run_virtual(scenario())
+
+
+def test_numbers_of_numpy_and_huge_ones_are_sent() -> None:
+    async def scenario() -> None:
+        async with driver_harness() as harness:
+            numbers: Any = [
+                MigratableRequest("a", 100, 5, hops=np.int64(2), remaining_tokens=np.int64(50)),  # type: ignore[arg-type]
+                MigratableRequest("b", 100, 5, remaining_tokens=2**70),
+                MigratableRequest("z", float("inf"), 5),  # type: ignore[arg-type]
+            ]
+            harness.engine.candidates = numbers
+            harness.engine.copied.set()
+            harness.engine.stopped.set()
+            assert (await harness.command(hops_max=9)).requests == 2
+            await until(lambda: harness.phases()[-1:] == ["done"], "moved")
+            assert harness.reports()[-1].moved == 2
+            rooms = [encode(one) for one in harness.transport.room_requests]
+            assert [msgspec.json.decode(one)["kv_tokens_max"] for one in rooms] == [10_000_105, 155]
+            handed = [encode(one) for one in harness.transport.handovers]
+            assert sorted(msgspec.json.decode(one)["request"]["migrations"] for one in handed) == [1, 3]
+
+    with capture_logs() as lines:
+        run_virtual(scenario())
+    ignored = [line["request"][:33] for line in lines if line["event"] == "request_ignored"]
+    assert ignored == ["MigratableRequest(request_id='z',"]
 
 
 @pytest.mark.parametrize("refused", [MigrationRefused("my own reason"), MigrationRefused("failed", None)])  # type: ignore[arg-type]
