@@ -269,7 +269,8 @@ class WorkerClient:
         ]
 
     async def _publish_migration(self, report: MigrationReport) -> None:
-        await publish_now(self._bus, self._subjects.migration(*self.record.names), report)
+        source = report.source  # the worker may have moved to another pool since
+        await publish_now(self._bus, self._subjects.migration(report.model, source.pool, source.worker), report)
 
     async def _report(self, samples: Sequence[WorkerSample]) -> bool:
         record = self.record

@@ -36,6 +36,19 @@ def test_a_command_migrates_two_requests() -> None:
     run_virtual(scenario())
 
 
+def test_last_reports_are_repeated_after_the_worker_has_moved() -> None:
+    async def scenario() -> None:
+        async with driver_harness() as harness:
+            harness.engine.copied.set()
+            harness.engine.stopped.set()
+            await harness.command()
+            await until(lambda: "done" in harness.phases(), "over")
+            await harness.worker.move("q", "decode")
+            await until(lambda: harness.phases().count("done") == 3, "said three times")
+
+    run_virtual(scenario())
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
