@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from loadline.adapters.logs import bounded
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.ports import Store, StoreChange, StoreEntry, StoreSnapshot
-from loadline.wire.codec import Rejected, decode_as
+from loadline.wire.codec import Rejected, decode_worker_record
 from loadline.wire.keys import Keys
 from loadline.wire.subjects import encode_token
 
@@ -16,20 +16,24 @@ class WorkerRegistry:
     """Registered workers of one model; during an outage of etcd, those last known.
 
     Args:
+        namespace: Keys live under ``/loadline/<namespace>/``.
+        model: Name of the model.
         on_change: Called with the records of all registered workers after every change.
     """
 
-    def __init__(self, on_change: Callable[[Sequence[WorkerRecord]], object]) -> None:
+    def __init__(self, namespace: str, model: str, on_change: Callable[[Sequence[WorkerRecord]], object]) -> None:
+        self._keys = Keys(namespace)
+        self._model = model
         self._records: dict[str, WorkerRecord] = {}
         self._on_change = on_change
 
-    async def follow(self, store: Store, namespace: str, model: str) -> None:
-        """Follow the records of a model until cancelled."""
+    async def follow(self, store: Store) -> None:
+        """Follow the records until cancelled."""
         await store.follow(
-            f"{Keys(namespace).workers}{encode_token(model)}/",
+            f"{self._keys.workers}{encode_token(self._model)}/",
             self.read,
             self.apply,
-            lambda connected: _log.info("etcd", model=model, connected=connected),
+            lambda connected: _log.info("etcd", model=self._model, connected=connected),
         )
 
     def read(self, snapshot: StoreSnapshot) -> None:
@@ -52,7 +56,11 @@ class WorkerRegistry:
         self._records.pop(key, None)
         if entry is None:
             return
-        record = decode_as(WorkerRecord, entry.value, key)
+        try:
+            record = decode_worker_record(self._keys.split(key), entry.value, entry.bytes_left_out)
+        except ValueError as error:
+            _log.warning("record_refused", key=key, detail=str(error))
+            return
         if isinstance(record, Rejected):
             _log.warning("record_refused", key=key, detail=record.detail)
         else:

@@ -59,7 +59,7 @@ class DemoGateway:
     ) -> None:
         # The name is unique per process, so that results for an earlier process are not mistaken for ours.
         self.name = f"{options.name}-{time.time_ns() // 1_000_000:x}"
-        self.registry = WorkerRegistry(self._update_workers)
+        self.registry = WorkerRegistry(options.namespace, options.model, self._update_workers)
         self._root: str = options.root
         self._arrivals = arrivals
         self._next = next(arrivals, None)
@@ -162,7 +162,7 @@ async def run(options: argparse.Namespace, arrivals: Iterator[Arrival], stop: as
         gateway = DemoGateway(options, arrivals, bus, frontend)
         await bus.subscribe(result_subject(options.root, gateway.name), gateway.on_results)
         await HandoverBus(bus, handover_prefix(options.root)).serve_frontend(gateway.name, gateway.claim)
-        follow = gateway.registry.follow(store, options.namespace, options.model)
+        follow = gateway.registry.follow(store)
         following = await stack.enter_async_context(running(follow, "registry"))
         while not (gateway.done or following.done() or await wait_at_most(stop, TICK_S)):
             await gateway.tick()

@@ -161,7 +161,7 @@ async def run(options: GatewayOptions, stop: asyncio.Event, on_listening: Callab
             traffic = ModelTraffic(frontend, objectives)
             limits = options.hold_s, options.stall_s, options.first_byte_s
             models[name] = ServedModel(name, backends, traffic, moves, metrics, *limits)
-            follow = WorkerRegistry(backends.update).follow(store, options.namespace, name)
+            follow = WorkerRegistry(options.namespace, name, backends.update).follow(store)
             await stack.enter_async_context(running(follow, f"workers of {name}"))
             await _follow_loads(bus, options, name, backends)
         gateway = Gateway(models, engines, metrics)

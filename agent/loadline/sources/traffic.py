@@ -33,8 +33,8 @@ class RegisteredAddresses:
         """Follow the workers of some models in etcd until the stack is closed."""
         store = await stack.enter_async_context(store_of(None, knobs.etcd))
         for model in models:
-            registry = WorkerRegistry(partial(self.update, model))
-            following = running(registry.follow(store, knobs.namespace, model), f"registry of {model}")
+            registry = WorkerRegistry(knobs.namespace, model, partial(self.update, model))
+            following = running(registry.follow(store), f"registry of {model}")
             await stack.enter_async_context(following)
 
     def model_of(self, worker: str) -> str | None:
