@@ -38,6 +38,7 @@ from loadline.core.vocabulary.events import (
     ForecastFitted,
     LeaseRenewalFailed,
     MigrationAnswered,
+    PauseChanged,
     PresenceRenewed,
 )
 from loadline.errors import BusUnavailable, NoSubscriber, OutcomeUnknown, StoreDenied, StoreUnavailable
@@ -92,6 +93,8 @@ class EffectRunner:
         self._problems = ProblemLog(log)
         self._election = Election(agent, bus, store, keys, log, self._problems)
         self._follow = follow
+        self._next_pauses: dict[str, WritePause | None] = {}
+        """Pause to write next, by model whose pause is being written."""
 
     async def perform(self, effect: AnyEffect) -> None:
         """Execute an effect and emit the event that answers it."""
@@ -135,7 +138,7 @@ class EffectRunner:
             case SolveAllocation():
                 self._put(await self._solve(effect))
             case WritePause():
-                await self._write_pause(effect)
+                await self._write_pauses(effect)
             case SaveLearned():
                 await self._save(effect)
             case RaiseAlarm(kind=kind, model=model, text=text):
@@ -294,12 +297,37 @@ class EffectRunner:
             return AllocationFailed(effect.request, "no allocation was found in time")
         return AllocationSolved(effect.request, found)
 
-    async def _write_pause(self, effect: WritePause) -> None:
+    async def _write_pauses(self, effect: WritePause) -> None:
+        """Write a pause, and then the newest one that was requested for the model meanwhile.
+
+        Etcd applies two writes at once in any order. Without a lock, as this runs in virtual time too.
+        """
+        model = effect.model
+        if model in self._next_pauses:
+            self._next_pauses[model] = effect
+            return
+        following: WritePause | None = effect
         try:
-            key = self._keys.pause(effect.model)
-            await self._store.commit([], [Write(key, effect.by.encode() if effect.paused else None)])
+            while following is not None:
+                self._next_pauses[model] = None
+                await self._write_pause(following)
+                following = self._next_pauses[model]
+        finally:
+            del self._next_pauses[model]
+
+    async def _write_pause(self, effect: WritePause) -> None:
+        fence = Compare(self._keys.leader(effect.scope), "lease", effect.lease_id)
+        write = Write(self._keys.pause(effect.model), effect.by.encode() if effect.paused else None)
+        try:
+            outcome = await self._store.commit([fence], [write])
         except STORE_FAILURES as error:
-            self._log.error("pause_not_written", model=effect.model, detail=str(error), remedy="try again")
+            problem = str(error)
+        else:
+            problem = "" if outcome.committed else "this agent no longer leads"
+        if problem:
+            self._log.error("pause_not_written", model=effect.model, detail=problem, remedy="try again")
+        else:
+            self._put(PauseChanged(effect.model, effect.paused, effect.by, outcome.revision, effect.request))
 
 
 def _drain_answer(effect: SendDrain, *, accepted: bool | None, detail: str) -> DrainAnswered:

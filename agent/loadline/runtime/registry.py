@@ -102,7 +102,7 @@ class RegistryTranslator:
                 return WorkerDeregistered(model, pool, worker) if registered is None else WorkerRegistered(registered)
             case ("pause", model):
                 by = entry.value.decode(errors="replace") if entry is not None else ""
-                return PauseChanged(model, paused=entry is not None, by=by)
+                return PauseChanged(model, paused=entry is not None, by=by, revision=change.revision)
             case ("state", model):
                 return LearnedChanged(model, self._learned(model, entry) if entry is not None else None)
             case ("agents", name) if self._shared:

@@ -15,6 +15,7 @@ from loadline.adapters.logs import bounded
 from loadline.core.fleet.moved_workers import home_of
 from loadline.core.fleet.pool import DRAINS_MAX
 from loadline.core.queries import status as query
+from loadline.core.state.agent_state import AgentState
 from loadline.core.vocabulary.events import DrainRequested, PauseRequested
 from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import BusUnavailable
@@ -68,6 +69,8 @@ class Service:
         self._trimmed = False
         self._newest: AgentStatus | None = None
         self._pausing = asyncio.Lock()
+        self._pauses = 0
+        """Number of the newest request to pause or resume a model."""
         self._statuses: SharedAnswers[list[bytes]] = SharedAnswers()
         self._replies: SharedAnswers[bytes] = SharedAnswers()
         self._announcements = AnnounceRequests(
@@ -208,22 +211,24 @@ class Service:
         return encode(await self.set_paused(command.model, command.by or "somebody", paused=paused))
 
     async def set_paused(self, model: str, by: str, *, paused: bool) -> OperatorReply:
-        """Pause or resume a model; return when that is written."""
+        """Pause or resume a model; return when that is written and in force.
+
+        It is written though the model may seem to be paused or resumed already: an earlier write that was not
+        confirmed, here or by a former leader, may still change that.
+        """
         runtime = self._shards.of_model(model)
         if runtime is None:
             known = (name for one in self._shards.runtimes for name in one.controller.state.fleet.models)
             return _refused(f"there is no model {model!r}; there are: {', '.join(sorted(known))}")
-        state = runtime.controller.state
-        if not state.store_connected:
+        if not runtime.controller.state.store_connected:
             return _refused("etcd is not connected, so the pause cannot be written; no decisions are made meanwhile")
-
-        def written() -> bool:
-            return (model in runtime.controller.state.paused) == paused
-
+        if not runtime.controller.leading:
+            return _refused(f"this agent does not lead {model!r}; ask again")
         async with self._pausing:  # serialised, in order of arrival
-            if not written():
-                runtime.inbox.put(PauseRequested(model, paused, by))
-            if not await _wait_for(written):
+            self._pauses += 1
+            request = PauseRequested(model, paused, by, self._pauses)
+            runtime.inbox.put(request)
+            if not await _wait_for(lambda: _is_in_force(runtime.controller.state, request)):
                 return _refused(
                     f"the write is not confirmed after {PAUSE_CONFIRM_S:g} s; `loadline status` shows the current state"
                 )
@@ -258,6 +263,10 @@ async def _wait_for(condition: Callable[[], bool]) -> bool:
             return True
         await asyncio.sleep(PAUSE_POLL_S)
     return condition()
+
+
+def _is_in_force(state: AgentState, request: PauseRequested) -> bool:
+    return state.pauses_written == request.request and (request.model in state.paused) == request.paused
 
 
 def _refused(detail: str) -> OperatorReply:

@@ -11,7 +11,13 @@ from loadline.config import Config, NatsKnobs, parse
 from loadline.core.fleet.pool import DRAINS_MAX
 from loadline.core.migration.outcomes import MigrationCode, PairReport, PolicyReport
 from loadline.core.vocabulary.decisions import Victim
-from loadline.core.vocabulary.events import PauseChanged, PauseRequested, RegistryRead, SettingsChanged
+from loadline.core.vocabulary.events import (
+    BusConnectionChanged,
+    PauseChanged,
+    PauseRequested,
+    RegistryRead,
+    SettingsChanged,
+)
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
 from loadline.core.vocabulary.status import AgentStatus
 from loadline.runtime import slices
@@ -37,6 +43,13 @@ def config(pools: int) -> Config:
 
 def order(service: Service, *, paused: bool) -> Awaitable[bytes | None]:
     return service._pause(encode(PauseCommand("m", "me")), paused=paused)
+
+
+def lead(runtime: Runtime) -> None:
+    state, now = runtime.controller.state, runtime.clock.now_ms()
+    runtime.controller.handle([BusConnectionChanged(connected=True)], now)
+    state.store_connected, state.leadership.phase = True, "leading"
+    state.leadership._extend(now)
 
 
 def run_scenario(scenario: Callable[[Runtime, Service], Awaitable[None]], pools: int = 1) -> None:
@@ -75,15 +88,59 @@ def test_a_pause_that_cannot_be_written_is_refused() -> None:
 
 def test_commands_are_answered_in_order_once_they_are_in_force() -> None:
     async def scenario(runtime: Runtime, service: Service) -> None:
-        runtime.controller.state.store_connected = True
+        lead(runtime)
         pause = asyncio.ensure_future(order(service, paused=True))
         resume = asyncio.ensure_future(order(service, paused=False))
-        for paused, answer in ((True, pause), (False, resume)):
+        for number, paused, answer in ((1, True, pause), (2, False, resume)):
             await until(lambda: bool(runtime.inbox))
-            assert runtime.inbox.pop_batch(10) == ([PauseRequested("m", paused, "me")], [])
+            assert runtime.inbox.pop_batch(10) == ([PauseRequested("m", paused, "me", number)], [])
             assert not answer.done()
-            runtime.controller.handle([PauseChanged("m", paused)], runtime.clock.now_ms())
+            runtime.controller.handle([PauseChanged("m", paused, "me", number, number)], runtime.clock.now_ms())
             assert reply(await answer).accepted
+
+    run_scenario(scenario)
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_a_command_overrides_an_unconfirmed_one(*, paused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(runtime: Runtime, service: Service) -> None:
+        lead(runtime)
+        now = runtime.clock.now_ms()
+        runtime.controller.handle([PauseChanged("m", not paused, "me", 1)], now)
+        with monkeypatch.context() as patched:
+            patched.setattr("loadline.runtime.service.PAUSE_CONFIRM_S", 0.0)
+            assert not reply(await order(service, paused=paused)).accepted
+        runtime.inbox.pop_batch(10)
+        undo = asyncio.ensure_future(order(service, paused=not paused))
+        await until(lambda: bool(runtime.inbox))
+        assert runtime.inbox.pop_batch(10)[0] == [PauseRequested("m", not paused, "me", 2)], "it seems done already"
+        runtime.controller.handle([PauseChanged("m", paused, "me", 2, 1)], now)  # the first write ends late
+        runtime.controller.handle([PauseChanged("m", not paused, "me", 3, 2)], now)
+        assert reply(await undo).accepted
+        runtime.controller.handle([PauseChanged("m", paused, "me", 2)], now)  # and is reported later still
+        assert ("m" in runtime.controller.state.paused) is not paused
+
+    run_scenario(scenario)
+
+
+def test_a_command_is_not_confirmed_by_the_write_of_an_earlier_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadline.runtime.service.PAUSE_CONFIRM_S", 0.0)
+
+    async def scenario(runtime: Runtime, service: Service) -> None:
+        lead(runtime)
+        await order(service, paused=True)
+        runtime.controller.handle([PauseChanged("m", True, "me", 1, 1)], runtime.clock.now_ms())  # noqa: FBT003
+        assert "not confirmed" in reply(await order(service, paused=True)).detail
+
+    run_scenario(scenario)
+
+
+def test_an_agent_that_does_not_lead_refuses_a_pause() -> None:
+    async def scenario(runtime: Runtime, service: Service) -> None:
+        runtime.controller.state.store_connected = True
+        answer = reply(await order(service, paused=True))
+        assert (answer.accepted, answer.detail) == (False, "this agent does not lead 'm'; ask again")
+        assert not runtime.inbox
 
     run_scenario(scenario)
 
@@ -105,7 +162,7 @@ def test_a_drain_beyond_the_limit_of_its_pool_is_refused() -> None:
 
 def test_a_pause_is_confirmed_only_after_it_was_read_back() -> None:
     async def scenario(runtime: Runtime, service: Service) -> None:
-        runtime.controller.state.store_connected = True
+        lead(runtime)
         answer = reply(await order(service, paused=True))
         assert not answer.accepted
         assert "loadline status" in answer.detail

@@ -1,4 +1,4 @@
-"""Handlers of pauses. A request writes the pause to the store; the change of the key puts it into force."""
+"""Handlers of pauses. A request writes the pause to the store; what the store has written is in force."""
 
 from loadline.core.handlers.turn import Turn
 from loadline.core.vocabulary.effects import Effect, WritePause
@@ -6,20 +6,30 @@ from loadline.core.vocabulary.events import PauseChanged, PauseRequested, Pauses
 
 
 def pause_requested(turn: Turn, event: PauseRequested) -> list[Effect]:
-    """Write the requested pause to the store."""
-    return [WritePause(event.model, event.paused, event.by)] if event.model in turn.state.fleet.models else []
+    """Write the requested pause to the store, if this agent leads the model."""
+    state = turn.state
+    if event.model not in state.fleet.models or not state.leading:
+        return []
+    lease = state.leadership
+    return [WritePause(event.model, event.paused, event.by, event.request, lease.scope, lease.lease_id)]
 
 
 def pauses_read(turn: Turn, event: PausesRead) -> None:
     """Replace all known pauses by those of the store."""
     turn.state.paused = dict(sorted(event.paused.items()))
+    turn.state.pause_revisions.clear()  # a store that was restored has lower ones
     turn.mark_all_changed()
 
 
 def pause_changed(turn: Turn, event: PauseChanged) -> None:
-    """Record that a model was paused or resumed."""
-    turn.state.paused.pop(event.model, None)
+    """Record that a model was paused or resumed, unless a later change is known."""
+    state, model = turn.state, event.model
+    state.pauses_written = max(state.pauses_written, event.request)
+    if event.revision < state.pause_revisions.get(model, 0):  # the answer to a write may come before earlier changes
+        return
+    state.paused.pop(model, None)
     if event.paused:
-        turn.state.paused[event.model] = event.by
-    if event.model in turn.state.fleet.models:
-        turn.mark_changed(event.model)
+        state.paused[model] = event.by
+    if model in state.fleet.models:
+        state.pause_revisions[model] = event.revision
+        turn.mark_changed(model)

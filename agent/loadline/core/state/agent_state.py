@@ -42,6 +42,10 @@ class AgentState(Struct):
     """Migration state that spans models."""
     paused: dict[str, str] = field(default_factory=dict)
     """Paused models in the store, with the operator who paused each."""
+    pause_revisions: dict[str, int] = field(default_factory=dict)
+    """Revision of the store at the last known change of a configured model's pause, since all were read."""
+    pauses_written: int = 0
+    """Number of the newest request to pause or resume a model that is written."""
     forecast_requests: dict[str, int] = field(default_factory=dict)
     """Number of the newest forecast request by model. Kept for removed models, so that late answers are recognised."""
     config_problem: str = ""
@@ -135,6 +139,7 @@ class AgentState(Struct):
         model = self.fleet.models.pop(name)
         for pool in model.pools.values():
             self.fleet.unassign(pool)
+        self.pause_revisions.pop(name, None)
         self.ledger.retire(name)
         self.gpus.forget(name)
         self.migration.in_flight.remove_model(name)

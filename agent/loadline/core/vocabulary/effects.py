@@ -135,11 +135,17 @@ class RemoveWorker(Effect, frozen=True):
 
 
 class WritePause(Effect, frozen=True):
-    """Write or remove the pause key of a model; the registry reports the result."""
+    """Write or remove the pause key of a model if the leader key has this lease.
+
+    So a write that is late cannot undo that of a later leader.
+    """
 
     model: str
     paused: bool
     by: str
+    request: int
+    scope: str
+    lease_id: int
 
 
 class SaveLearned(Effect, frozen=True):

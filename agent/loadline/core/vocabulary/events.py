@@ -217,7 +217,7 @@ class MigrationAnswered(Event, frozen=True):
 
 
 class MigrationReported(Event, frozen=True):
-    """Progress of a migration, reported by its source."""
+    """Progress of a migration, reported by its source: of its ``requests``, those ``moved``, and those that stay."""
 
     command_id: str
     model: str
@@ -227,11 +227,8 @@ class MigrationReported(Event, frozen=True):
     trigger: str
     phase: MigrationReportPhase
     requests: int
-    """Requests selected by the source."""
     moved: int
-    """Selected requests that the destination has taken over."""
     failed: int
-    """Selected requests that stay at the source."""
     tokens: int
     """KV tokens that were migrated."""
     took_ms: int
@@ -250,11 +247,12 @@ class DrainRequested(Event, frozen=True):
 
 
 class PauseRequested(Event, frozen=True):
-    """An operator requested that a model be paused or resumed."""
+    """An operator requested that a model be paused or resumed. Later requests to an agent have higher numbers."""
 
     model: str
     paused: bool
     by: str
+    request: int = 0
 
 
 class AnnouncementRequested(Event, frozen=True):
@@ -271,11 +269,13 @@ class PausesRead(Event, frozen=True):
 
 
 class PauseChanged(Event, frozen=True):
-    """The pause key of a model was written or removed."""
+    """The pause key of a model was written or removed, at a revision of the store; by a request of this agent, or 0."""
 
     model: str
     paused: bool
     by: str = ""
+    revision: int = 0
+    request: int = 0
 
 
 class LearnedRead(Event, frozen=True):
