@@ -30,13 +30,21 @@ class DecisionLog:
         self._revisions: dict[str, int] = {}
 
     def add(self, explanations: Iterable[Explanation]) -> None:
-        """Add explanations; known ones change only if another decision superseded them."""
+        """Add explanations, oldest first; known ones change only if another decision superseded them."""
+        held: dict[str, list[Explanation]] = {}
         for one in explanations:
-            kept, key = self._explanations.setdefault(one.model, OrderedDict()), (one.at_ms, one.decision_id)
-            known = kept.get(key)
-            if known is not None and known.superseded_by == one.superseded_by:
-                continue
-            kept[key] = one
+            held.setdefault(one.model, []).append(one)
+        for model, found in held.items():
+            kept = self._explanations.setdefault(model, OrderedDict())
+            # The core may hold more: those before a known one were let go, and would take the place of newer ones.
+            known = next((place for place, one in enumerate(found) if _key(one) in kept), 0)
+            for one in found[known:]:
+                self._add(kept, one)
+
+    def _add(self, kept: OrderedDict[_Key, Explanation], one: Explanation) -> None:
+        known = kept.get(_key(one))
+        if known is None or known.superseded_by != one.superseded_by:
+            kept[_key(one)] = one
             _shorten(kept, self._kept_max)
             self._change(one.model)
 
@@ -68,6 +76,10 @@ class DecisionLog:
 
     def _change(self, model: str) -> None:
         self._revisions[model] = self._revisions.get(model, 0) + 1
+
+
+def _key(one: Explanation) -> _Key:
+    return one.at_ms, one.decision_id
 
 
 def _shorten(kept: OrderedDict[_Key, Explanation] | OrderedDict[str, tuple[str, str]], size_max: int) -> None:

@@ -131,6 +131,16 @@ def test_decisions_have_their_last_state_and_a_revision_that_rises_only_with_a_c
     assert page.recommendations[0].reasons[0].startswith("decode: ")
 
 
+def test_more_explanations_than_are_kept_change_nothing_when_they_come_again() -> None:
+    log = DecisionLog(1)
+    held = [explanation(at_ms=START_MS + number, decision_id=f"d{number}") for number in range(DECISIONS_MAX + 1)]
+    log.add(held)
+    before, pages = log.revision("llama"), log.pages("llama")
+    log.add(held)
+    assert (log.revision("llama"), log.pages("llama")) == (before, pages)
+    assert pages[-1].decision_id == "d1"
+
+
 def test_decisions_of_a_model_are_bounded_and_newest_first() -> None:
     log = DecisionLog(1)
     for number in range(200):
