@@ -57,7 +57,7 @@ class LiveHandlers:
         return [
             web.get("/", protected(self._show)),
             web.post("/", protected(self._show)),
-            web.get("/api/events", protected(self._follow)),
+            web.get("/api/events", protected(self._follow), allow_head=False),  # HEAD would never end
             web.get("/api/history", protected(self._answer(self._page.history))),
             web.get("/api/decisions", protected(self._answer(self._page.decisions))),
             web.post("/api/pause", protected(self._order(paused=True))),

@@ -366,3 +366,12 @@ def test_a_request_of_no_browser_is_refused_before_it_is_parsed(request_: bytes,
             assert status != b"200" or request_.startswith(b"POST / "), "a form with a wrong token gets the form again"
 
     run(scenario)
+
+
+def test_the_headers_of_the_stream_alone_are_refused_and_take_no_slot() -> None:
+    async def scenario() -> None:
+        async with served() as page, page.session.head(f"{page.base}/api/events") as answer:
+            assert answer.status == 405
+            assert page.page.streams.count == 0
+
+    run(scenario)
