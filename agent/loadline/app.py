@@ -89,7 +89,7 @@ class Agent:
         self._metrics = Metrics(self._counters, __version__, config.http.compatible_metrics)
         self._scrapes: SharedAnswers[bytes] = SharedAnswers()
         self._access = Access(config.http.host, config.http.token_file)
-        self._page = LivePage(len(config.models), lambda: self.shards.states, EventStreams())
+        self._page = LivePage(lambda: self.shards.models, lambda: self.shards.states, EventStreams())
         self.http = HttpServer(
             config.http.host,
             config.http.port,

@@ -63,6 +63,11 @@ class Shards:
         """States of the runtimes that are shown."""
         return [one.controller.state for one in self.shown]
 
+    @property
+    def models(self) -> int:
+        """Number of configured models, whoever leads them."""
+        return sum(len(one.controller.settings.models) for one in self.runtimes)
+
     def of_model(self, model: str) -> Runtime | None:
         """Return the runtime of a model; None: it is not configured."""
         return next((one for one in self.runtimes if model in one.controller.state.fleet.models), None)

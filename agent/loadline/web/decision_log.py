@@ -24,10 +24,20 @@ class DecisionLog:
     """
 
     def __init__(self, models: int) -> None:
-        self._kept_max = max(4, min(DECISIONS_MAX, FLEET_DECISIONS_MAX // max(1, models)))
+        self._kept_max = DECISIONS_MAX
         self._explanations: dict[str, OrderedDict[_Key, Explanation]] = {}
         self._states: dict[str, OrderedDict[str, tuple[str, str]]] = {}
         self._revisions: dict[str, int] = {}
+        self.divide_among(models)
+
+    def divide_among(self, models: int) -> None:
+        """Divide the decisions among another number of models: if these are more, each loses its oldest ones."""
+        kept_max = max(4, min(DECISIONS_MAX, FLEET_DECISIONS_MAX // max(1, models)))
+        if kept_max < self._kept_max:
+            for model in self._revisions:
+                _shorten(self._explanations.get(model, OrderedDict()), kept_max)
+                _shorten(self._states.get(model, OrderedDict()), kept_max)
+        self._kept_max = kept_max
 
     def add(self, explanations: Iterable[Explanation]) -> None:
         """Add explanations, oldest first; known ones change only if another decision superseded them."""
@@ -37,8 +47,8 @@ class DecisionLog:
         for model, found in held.items():
             kept = self._explanations.setdefault(model, OrderedDict())
             # The core may hold more: those before a known one were let go, and would take the place of newer ones.
-            known = next((place for place, one in enumerate(found) if _key(one) in kept), 0)
-            for one in found[known:]:
+            first = next((place for place, one in enumerate(found) if _key(one) in kept), 0)
+            for one in found[first:]:
                 self._add(kept, one)
 
     def _add(self, kept: OrderedDict[_Key, Explanation], one: Explanation) -> None:

@@ -61,6 +61,21 @@ class ModelHistory:
             value = values.get(name)
             column[place] = nan if value is None else value
 
+    @property
+    def points_max(self) -> int:
+        """Points that it keeps."""
+        return self._points_max
+
+    def resize(self, points_max: int, interval_ms: int) -> None:
+        """Keep another number of points, of the present ones the newest, and another time between the next ones."""
+        page = self.page()
+        times, unused = page.times_ms[-points_max:], max(0, points_max - len(page.times_ms))
+        self._times = array("q", [*times, *[0] * unused])
+        self._columns = {
+            name: array("d", [*column[-points_max:], *[nan] * unused]) for name, column in page.series.items()
+        }
+        self._points_max, self._interval_ms, self._taken = points_max, interval_ms, len(times)
+
     def page(self) -> HistoryPage:
         """Return the points, oldest first."""
         cut = self._taken % self._points_max if self._taken > self._points_max else 0
@@ -80,15 +95,21 @@ class FleetHistory:
     """
 
     def __init__(self, models: int) -> None:
+        self._models: dict[str, ModelHistory] = {}
+        self.divide_among(models)
+
+    def divide_among(self, models: int) -> None:
+        """Divide the points among another number of models: if these are more, each loses its oldest ones."""
         self._points_max = max(POINTS_MIN, min(POINTS_MAX, FLEET_POINTS_MAX // max(1, models)))
         self._interval_ms = SPAN_MS // self._points_max
-        self._models: dict[str, ModelHistory] = {}
 
     def record(self, status: ModelStatus, at_ms: int) -> None:
         """Record the status of a model."""
         history = self._models.get(status.model)
         if history is None:
             history = self._models[status.model] = ModelHistory(self._points_max, self._interval_ms)
+        elif history.points_max != self._points_max:
+            history.resize(self._points_max, self._interval_ms)
         history.record(at_ms, point(status))
 
     def forget_others(self, models: set[str]) -> None:

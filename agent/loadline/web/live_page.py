@@ -26,17 +26,21 @@ class LivePage:
     """Page data of a running agent.
 
     Args:
-        models: Number of models, which share the bounds of history and decisions.
+        models: Returns the number of models, which share the bounds of history and decisions. When a reload adds many,
+            each keeps less: the oldest points and decisions are lost.
         states: Returns the states of the cores that the agent reports, for explanations.
         streams: Clients that follow the page.
     """
 
-    def __init__(self, models: int, states: Callable[[], Sequence[AgentState]], streams: EventStreams) -> None:
+    def __init__(
+        self, models: Callable[[], int], states: Callable[[], Sequence[AgentState]], streams: EventStreams
+    ) -> None:
         self.streams = streams
+        self._models = models
         self._states = states
         self._status: AgentStatus | None = None
-        self._history = FleetHistory(models)
-        self._decisions = DecisionLog(models)
+        self._history = FleetHistory(models())
+        self._decisions = DecisionLog(models())
         self._fleet = b""
         self._frames: dict[str, bytes] = {}
         self._offered: asyncio.Queue[AgentStatus] = asyncio.Queue(maxsize=1)
@@ -85,6 +89,8 @@ class LivePage:
         return _encode(self._decisions.pages(model))
 
     def _take(self, status: AgentStatus) -> Steps[None]:
+        self._history.divide_among(self._models())
+        self._decisions.divide_among(self._models())
         yield from map_in_steps(lambda model: self._record(model, status.at_ms), status.models)
         for state in self._states():
             self._decisions.add(state.explanations)

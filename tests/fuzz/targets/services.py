@@ -143,7 +143,7 @@ def _agent_server() -> web.AppRunner:
         return b"up 1\n"
 
     async def start() -> web.AppRunner:
-        page = LivePage(1, lambda: [statuses.state_of(page.status)], EventStreams())
+        page = LivePage(lambda: 1, lambda: [statuses.state_of(page.status)], EventStreams())
         await page.update(statuses.agent(statuses.model()))
         token_file = scratch_folder() / "token"
         token_file.write_text(_TOKEN, "utf-8")

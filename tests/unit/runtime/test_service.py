@@ -200,7 +200,7 @@ def test_a_status_of_1024_models_is_sent_in_parts_of_bounded_size() -> None:
         runtime, service = service_of(parse(models, "test"))
         names = [knobs.name for knobs in runtime.controller.settings.models]
         runtime.controller.state.counters["turns"] = 5
-        shown = LivePage(len(names), lambda: [runtime.controller.state], EventStreams())
+        shown = LivePage(lambda: len(names), lambda: [runtime.controller.state], EventStreams())
         publishing = asyncio.ensure_future(service.publish_status(3_600_000, shown.offer))
         subject = runtime.subjects.status(runtime.controller.settings.agent)
         published = [payload for to, payload in memory(runtime).published if to == subject]
@@ -232,7 +232,7 @@ def test_a_status_is_published_at_each_interval_though_its_page_fails_or_hangs()
                 await asyncio.Event().wait()
 
         updates: list[AgentStatus] = []
-        page = Broken(1, lambda: [runtime.controller.state], EventStreams())
+        page = Broken(lambda: 1, lambda: [runtime.controller.state], EventStreams())
         tasks = [asyncio.create_task(page.run()), asyncio.create_task(service.publish_status(1, page.offer))]
         await until(lambda: len(updates) > 1, "the page hangs")
         before = len(memory(runtime).published)

@@ -57,7 +57,7 @@ class Served:
 async def served(
     host: str = "127.0.0.1", token_file: str = "", streams: EventStreams | None = None
 ) -> AsyncIterator[Served]:
-    page = LivePage(1, lambda: [state_of(page.status)], streams or EventStreams())
+    page = LivePage(lambda: 1, lambda: [state_of(page.status)], streams or EventStreams())
     found = Served(page, "")
 
     async def metrics() -> bytes:

@@ -3,7 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import msgspec
+
 from loadline.web.event_streams import EventStreams
+from loadline.web.history import HistoryPage
 from loadline.web.live_page import LivePage
 from tests.support.statuses import START_MS, agent, model, state_of
 from tests.waiting import SCENARIO_S, until
@@ -54,7 +57,7 @@ def run(page: LivePage, scenario: Callable[[], Awaitable[None]]) -> None:
 
 def test_a_status_that_cannot_be_shown_is_left_out_and_the_next_is_shown() -> None:
     streams = FailingStreams()
-    page = LivePage(1, lambda: [state_of(page.status)], streams)
+    page = LivePage(lambda: 1, lambda: [state_of(page.status)], streams)
 
     async def scenario() -> None:
         page.offer(agent(model()))
@@ -66,7 +69,7 @@ def test_a_status_that_cannot_be_shown_is_left_out_and_the_next_is_shown() -> No
 
 
 def test_statuses_are_taken_from_the_publisher_while_the_page_hangs_and_one_is_kept() -> None:
-    page = HangingPage(1, lambda: [state_of(page.status)], WatchedStreams())
+    page = HangingPage(lambda: 1, lambda: [state_of(page.status)], WatchedStreams())
 
     async def scenario() -> None:
         page.offer(agent(model()))
@@ -76,5 +79,22 @@ def test_statuses_are_taken_from_the_publisher_while_the_page_hangs_and_one_is_k
         assert page._offered.qsize() == 1
         assert page._offered.get_nowait().at_ms == START_MS + 99_000
         assert page.taken == 1
+
+    run(page, scenario)
+
+
+def test_the_bounds_follow_the_number_of_models() -> None:
+    models = [1]
+    page = LivePage(lambda: models[0], lambda: [state_of(page.status)], EventStreams())
+
+    async def interval_ms(at_ms: int) -> int:
+        page.offer(agent(model(), at_ms=at_ms))
+        await until(lambda: page.status is not None and page.status.at_ms == at_ms)
+        return msgspec.json.decode(page.history("llama"), type=HistoryPage).interval_ms
+
+    async def scenario() -> None:
+        assert await interval_ms(START_MS) == 5_000
+        models[0] = 1_000
+        assert await interval_ms(START_MS + 1_000) == 50_000
 
     run(page, scenario)

@@ -116,6 +116,25 @@ def test_an_hour_of_any_number_of_models_is_bounded() -> None:
     assert history.page("llama").times_ms == []
 
 
+def test_more_models_leave_each_its_newest_points_and_decisions() -> None:
+    history, log = FleetHistory(1), DecisionLog(1)
+    for at_ms in range(0, SPAN_MS, 5_000):
+        history.record(model(), at_ms)
+    log.add(explanation(at_ms=number, decision_id=f"d{number}") for number in range(DECISIONS_MAX))
+    for kept in (history, log):
+        kept.divide_among(1_000)
+    history.record(model(), SPAN_MS)
+    page = history.page("llama")
+    assert (len(page.times_ms), page.interval_ms) == (72, 50_000)
+    assert page.times_ms == [*range(SPAN_MS - 71 * 5_000, SPAN_MS + 1, 5_000)]
+    assert page.series["rate"] == [10.0] * 72
+    assert [one.decision_id for one in log.pages("llama")] == ["d63", "d62", "d61", "d60"]
+    history.divide_among(1)
+    history.record(model(), SPAN_MS + 5_000)
+    assert history.page("llama").times_ms[-3:] == [SPAN_MS - 5_000, SPAN_MS, SPAN_MS + 5_000]
+    assert len(history.page("llama").times_ms) == 73
+
+
 def test_decisions_have_their_last_state_and_a_revision_that_rises_only_with_a_change() -> None:
     log = DecisionLog(1)
     log.add([explanation()])
