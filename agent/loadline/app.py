@@ -25,6 +25,7 @@ from loadline.core.vocabulary.events import ChildNotStarted
 from loadline.errors import ConfigError, JournalError
 from loadline.ports import Clock, DecisionTraces, Journal, SampleFiles
 from loadline.runtime.feeds import Feeds, KeyRouter
+from loadline.runtime.helpers import Helpers
 from loadline.runtime.loop import Runtime
 from loadline.runtime.reload import Reloader, Source
 from loadline.runtime.service import Service
@@ -136,29 +137,28 @@ class Agent:
         )
 
     async def run(self) -> None:
-        """Run until SIGTERM or SIGINT."""
+        """Run until SIGTERM or SIGINT, or until a task fails without which no operator can reach the agent."""
         signals.install_handlers(self._stop, None if self._reloader is None else self._reloader.request)
         if self._config.http.port:
             await self._start_http()
         interval_ms = self._config.runtime.status_interval_ms
-        helpers = [
-            asyncio.create_task(self._queries.connect(lambda _connected: None)),
-            asyncio.create_task(self.service.serve()),
-            asyncio.create_task(self.service.publish_status(interval_ms, self._page.offer)),
-            asyncio.create_task(self._page.run()),
-            asyncio.create_task(garbage.collect_periodically()),
-        ]
+        helpers = Helpers(self._stop)
+        # Without these two no operator could ask, pause or drain.
+        helpers.start("queries", self._queries.connect(lambda _connected: None), vital=True)
+        helpers.start("service", self.service.serve(), vital=True)
+        helpers.start("status", self.service.publish_status(interval_ms, self._page.offer))
+        helpers.start("page", self._page.run())
+        helpers.start("garbage", garbage.collect_periodically())
         if self._tensorboard is not None:
-            helpers.append(asyncio.create_task(self._write_samples(self._tensorboard)))
+            helpers.start("tensorboard", self._write_samples(self._tensorboard))
         if self._reloader is not None:
-            helpers.append(asyncio.create_task(self._reloader.run()))
+            helpers.start("reload", self._reloader.run())
         _log.info("started", agent=agent_name(self._config), version=__version__, http_port=self.http.port)
         try:
             await self.shards.run()
+            helpers.check()
         finally:
-            for task in helpers:
-                task.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
+            await helpers.cancel()
             self._page.streams.close()
             await self.http.close()
             await self._queries.close()

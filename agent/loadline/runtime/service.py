@@ -133,15 +133,21 @@ class Service:
             await self._runtime.bus.answer(subjects.api(name, only), answer)
 
     async def publish_status(self, interval_ms: int, show: Callable[[AgentStatus], None]) -> None:
-        """Publish the status periodically, and hand it to ``show``, until cancelled."""
-        subject = self._runtime.subjects.status(self._runtime.controller.settings.agent)
+        """Publish the status periodically, and hand it to ``show``, until cancelled; one that fails is left out."""
         while True:
-            with contextlib.suppress(BusUnavailable):
-                for frame in await self._statuses.get_in_slices("", self._frames):
-                    await self._runtime.bus.publish(subject, frame)
-            if self._newest is not None:
-                show(self._newest)
+            try:
+                await self._publish_status()
+                if self._newest is not None:
+                    show(self._newest)
+            except Exception as error:  # noqa: BLE001 - a defect of one status must not end them all
+                _log.error("status_not_published", detail=repr(error))
             await asyncio.sleep(interval_ms / 1000)
+
+    async def _publish_status(self) -> None:
+        subject = self._runtime.subjects.status(self._runtime.controller.settings.agent)
+        with contextlib.suppress(BusUnavailable):
+            for frame in await self._statuses.get_in_slices("", self._frames):
+                await self._runtime.bus.publish(subject, frame)
 
     async def _status(self, payload: bytes) -> bytes:
         request = decode_as(StatusRequest, payload)

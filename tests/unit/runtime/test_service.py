@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from loadline import app
 from loadline.config import Config, NatsKnobs, parse
@@ -242,6 +243,34 @@ def test_a_status_is_published_at_each_interval_though_its_page_fails_or_hangs()
             task.cancel()
 
     run_scenario(scenario)
+
+
+def test_a_status_that_cannot_be_computed_is_logged_and_the_next_is_published() -> None:
+    async def scenario(runtime: Runtime, service: Service) -> None:
+        computed = 0
+        whole = service._frames
+
+        def frames() -> slices.Steps[list[bytes]]:
+            nonlocal computed
+            computed += 1
+            if computed == 1:
+                raise OverflowError("cannot convert float infinity to integer")
+            return (yield from whole())
+
+        service._frames = frames  # type: ignore[method-assign]
+        shown: list[AgentStatus] = []
+        publishing = asyncio.create_task(service.publish_status(1, shown.append))
+        await until(lambda: bool(shown) or publishing.done())
+        assert (bool(memory(runtime).published), publishing.done()) == (True, False)
+        publishing.cancel()
+
+    with capture_logs() as logs:
+        run_scenario(scenario)
+    (log,) = logs
+    assert (log["event"], log["detail"]) == (
+        "status_not_published",
+        "OverflowError('cannot convert float infinity to integer')",
+    )
 
 
 def test_a_turn_may_remove_a_model_while_the_status_is_computed() -> None:
