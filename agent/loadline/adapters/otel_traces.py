@@ -4,8 +4,8 @@ Spans wait in a bounded queue for a thread that sends them; what does not fit, o
 """
 
 import asyncio
+import contextlib
 import os
-import threading
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import Status, StatusCode, set_span_in_context
 
+from loadline.adapters.daemon_thread import call_in_daemon
 from loadline.core.vocabulary.history import DecisionRecord
 from loadline.wire.trace_context import trace_ids
 
@@ -61,9 +62,9 @@ class OtelTraces:
 
     async def close(self) -> None:
         """Send what is queued, for at most 3 s."""
-        sender = threading.Thread(target=self._provider.shutdown, daemon=True)  # retries for longer than 3 s
-        sender.start()
-        await asyncio.to_thread(sender.join, _CLOSE_S)
+        with contextlib.suppress(TimeoutError):  # it retries for longer
+            async with asyncio.timeout(_CLOSE_S):
+                await call_in_daemon(self._provider.shutdown)
 
 
 class _DecisionIds(RandomIdGenerator):  # type: ignore[misc]  # an extra, which is not followed

@@ -4,7 +4,6 @@ tensorboardX's own writer has a thread that an error of the disk ends for good, 
 used. Files are written in a thread: a slow disk delays no turn.
 """
 
-import asyncio
 import contextlib
 import os
 import struct
@@ -18,6 +17,7 @@ from tensorboardX.crc32c import crc32c
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.summary_pb2 import Summary
 
+from loadline.adapters.daemon_thread import call_in_daemon
 from loadline.adapters.logs import bounded
 from loadline.core.vocabulary.status import ModelStatus, PoolStatus
 from loadline.errors import ConfigError
@@ -65,7 +65,7 @@ class TensorboardFiles:
     async def write(self, models: Iterable[ModelStatus]) -> None:
         """Write one sample of each model; scalars that cannot be written count as lost."""
         samples = [(model.model, dict(scalars(model, self._gpus))) for model in models]
-        await asyncio.to_thread(self._write, samples)
+        await call_in_daemon(lambda: self._write(samples))
 
     def _write(self, samples: Iterable[tuple[str, Mapping[str, float]]]) -> None:
         for model, values in samples:

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
+from loadline.adapters.daemon_thread import call_in_daemon
 from loadline.adapters.logs import bounded
 from loadline.config import Config
 from loadline.config.changes import FIXED, KeyChange, keep_fixed, key_changes
@@ -83,11 +84,11 @@ class Reloader:
                     await self._requested.wait()
             requested = self._requested.is_set()
             self._requested.clear()
-            before, seen = seen, await asyncio.to_thread(_stamp, self._source.path)
+            before, seen = seen, await call_in_daemon(lambda: _stamp(self._source.path))
             # The stamp of a file that is being written differs at every check; a missing file is expected to come back.
             if requested or (seen is not None and seen == before and seen != read_at):
                 read_at = seen
-                event = await asyncio.to_thread(self._reload)
+                event = await call_in_daemon(self._reload)
                 if event is not None:
                     self._put(event)
 

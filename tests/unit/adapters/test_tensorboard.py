@@ -3,6 +3,7 @@
 import asyncio
 import io
 import struct
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event
 
 from loadline.adapters import tensorboard
+from tests.waiting import until
 
 GPUS = {("m", "p"): 2, ("m", "d"): 4}
 
@@ -112,3 +114,24 @@ def test_records_are_those_of_the_library(tmp_path: Path) -> None:
     writer.close()
     [file] = tmp_path.iterdir()
     assert file.read_bytes().endswith(tensorboard._framed(event))
+
+
+def test_an_agent_ends_while_a_file_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = tensorboard.TensorboardFiles(tmp_path, GPUS)
+    began, released, done = threading.Event(), threading.Event(), threading.Event()
+
+    def hang(_samples: object) -> None:
+        began.set()
+        released.wait(5.0)
+        done.set()
+
+    monkeypatch.setattr(files, "_write", hang)
+
+    async def scenario() -> None:
+        writing = asyncio.create_task(files.write([model()]))
+        await until(began.is_set)
+        writing.cancel()
+
+    asyncio.run(scenario())
+    assert not done.is_set(), "the end waited for the file"
+    released.set()

@@ -1,11 +1,13 @@
 """Reload of the configuration: detection of changes, refused files, and events of the core."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from loadline.config import Config, load, validate
@@ -17,7 +19,7 @@ from loadline.errors import ConfigError
 from loadline.runtime.reload import Reloader, Source
 from loadline.runtime.settings import settings
 from tests.support.config_texts import BASE
-from tests.waiting import DEADLINE_S, until
+from tests.waiting import DEADLINE_S, until, until_true
 
 NEEDS_A_RESTART = 0.125
 """Quorum that the agent of these tests cannot take without a restart."""
@@ -266,3 +268,24 @@ def test_changes_are_listed_by_name_with_layers_resolved(reading: Reading) -> No
     assert "models.llama.pools.decode.replicas_max: 8 -> 9" in found
     assert 'models.llama.pools.more.role: none -> "decode"' in found
     assert all(one.startswith("models.llama.") for one in found)
+
+
+def test_an_agent_ends_while_a_reload_hangs(reading: Reading) -> None:
+    began, released, done = threading.Event(), threading.Event(), threading.Event()
+
+    def hang() -> tuple[Config, list[str]]:  # as a file system of another host may
+        began.set()
+        released.wait(5.0)
+        done.set()
+        raise OSError("late")
+
+    reading.reloader._source = replace(reading.reloader._source, read=hang)
+
+    async def scenario() -> None:
+        reading.reloader.request()
+        await until(began.is_set)
+
+    reading.run_scenario(scenario)
+    assert not done.is_set(), "the end waited for the reload"
+    released.set()
+    until_true(done.is_set)
