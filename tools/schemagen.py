@@ -117,7 +117,7 @@ CHANNELS: dict[str, tuple[str, str, str, str, str]] = {
         "api.announce",
         "receive",
         "announce_request",
-        "operator_reply",
+        "announce_reply",
         "A scaler requests the current decisions.",
     ),
     "api_drain": ("api.drain", "receive", "drain_order", "operator_reply", "Drain one worker."),

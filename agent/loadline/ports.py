@@ -59,7 +59,7 @@ class Bus(Protocol):
         ...
 
     async def answer(self, subject: str, answer: RequestHandler, *, concurrent_max: int = 1) -> Unsubscribe:
-        """Answer requests on the subject, in the order of their arrival.
+        """Answer requests on the subject, those of one requester in the order of their arrival.
 
         Args:
             subject: Subject of the requests.

@@ -41,10 +41,13 @@ AWAITING_REMOVAL_S: Final = 3.0
 DETAIL_CHARS_MAX: Final = 256
 _REFUSALS_WAITING_MAX: Final = 64
 _REQUEST_INTERVAL_S: Final = 2.0
+_UNANSWERED_MAX: Final = 20
+"""Requests without an answer, of 1 to 3 s each, after which the models without a leader are logged."""
 
 VictimRules = Mapping[str, VictimRule]
 """Rules by which a platform selects the workers to remove, by pool."""
 
+_CONFIGURE: Final = "Start their agents, or correct the names: no agent leads these models."
 _FIND_PUBLISHER: Final = "No leader made a decision of this number: find out who publishes decisions."
 
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
@@ -224,12 +227,15 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
 
     async def _request_decisions(self) -> None:
         """Request the current decisions at the start, until the leaders of all models have answered."""
-        missing = dict.fromkeys(self._models)
+        missing, unanswered = dict.fromkeys(self._models), 0
         while missing:
             answered = await request_announcements(self._bus, self._subjects, list(missing), self._name)
             for model in answered:
                 del missing[model]
             if not answered:
+                unanswered += 1
+                if unanswered == _UNANSWERED_MAX:
+                    _log.warning("models_without_leader", models=list(missing), remedy=_CONFIGURE)
                 await asyncio.sleep(_REQUEST_INTERVAL_S)
 
     async def _confirm_decisions(self) -> None:

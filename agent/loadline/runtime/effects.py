@@ -316,10 +316,10 @@ class EffectRunner:
             del self._next_pauses[model]
 
     async def _write_pause(self, effect: WritePause) -> None:
-        fence = Compare(self._keys.leader(effect.scope), "lease", effect.lease_id)
+        fences = [Compare(self._keys.leader(effect.scope), "lease", effect.lease_id)] if effect.lease_id else []
         write = Write(self._keys.pause(effect.model), effect.by.encode() if effect.paused else None)
         try:
-            outcome = await self._store.commit([fence], [write])
+            outcome = await self._store.commit(fences, [write])
         except STORE_FAILURES as error:
             problem = str(error)
         else:

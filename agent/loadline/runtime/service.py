@@ -228,8 +228,6 @@ class Service:
             return _refused(f"there is no model {model!r}; there are: {', '.join(sorted(known))}")
         if not runtime.controller.state.store_connected:
             return _refused("etcd is not connected, so the pause cannot be written; no decisions are made meanwhile")
-        if not runtime.controller.leading:
-            return _refused(f"this agent does not lead {model!r}; ask again")
         async with self._pausing:  # serialised, in order of arrival
             self._pauses += 1
             request = PauseRequested(model, paused, by, self._pauses)

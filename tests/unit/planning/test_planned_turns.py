@@ -8,9 +8,10 @@ from msgspec import field
 from loadline.core.controller import Controller
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.handlers.turn import EVENTS_PER_PLAN, PLANNED_MAX, PLANNED_MIN, WAIT_MS
+from loadline.core.handlers.turn import EVENTS_PER_PLAN, PLANNED_MAX, PLANNED_MIN, WAIT_MS, Turn
 from loadline.core.planning import planners
 from loadline.core.planning.planner import Planner
+from loadline.core.state.agent_state import initial_state
 from loadline.core.state.settings import ModelKnobs
 from loadline.core.vocabulary.events import (
     AnyEvent,
@@ -125,6 +126,17 @@ def test_a_change_does_not_wait_for_reports_of_all_frontends(models: PlannedMode
 def test_a_change_does_not_wait_for_forecasts_of_all_models(models: PlannedModels) -> None:
     assert models.turn(*(ForecastFitted(name, 1, []) for name in NAMES)) == NAMES[:PLANNED_MIN]
     assert models.change(LAST) == WITH_LAST
+
+
+def test_more_models_are_planned_in_a_turn_if_they_would_be_late_otherwise() -> None:
+    def planned(count: int) -> int:
+        turn = Turn(initial_state(settings_of(*(ModelKnobs(f"m{number}", ()) for number in range(count)))), START)
+        for name, model in turn.state.fleet.models.items():
+            model.plan_at_ms = START + AWAY_MS
+            turn.mark_due(name)
+        return len(turn.to_plan())
+
+    assert [planned(count) for count in (2, 250, 400, 500, 5_000)] == [2, PLANNED_MIN, 6, 8, PLANNED_MAX]
 
 
 def test_a_turn_of_many_events_plans_fewer_models(models: PlannedModels) -> None:

@@ -38,9 +38,11 @@ class Reading:
         self.reloader = Reloader(source, config, settings(config), self.events.append, self.check)
 
     def read(self) -> tuple[Config, list[str]]:
-        self.looks += 1
-        config = load(self.path, {})
-        return config, validate(config)
+        try:
+            config = load(self.path, {})
+            return config, validate(config)
+        finally:
+            self.looks += 1
 
     def check(self, loaded: Settings) -> None:
         if loaded.fleet.quorum_ratio == NEEDS_A_RESTART:
@@ -181,7 +183,7 @@ def test_a_requested_reload_reads_a_file_that_is_not_watched(tmp_path: Path) -> 
 def test_a_file_with_equal_settings_causes_no_event(reading: Reading) -> None:
     async def read(text: str, events: int) -> None:
         looks = reading.looks
-        reading.path.write_text(text, encoding="utf-8")
+        reading.write(text)
         reading.reloader.request()
         await until(lambda: reading.looks > looks and len(reading.events) >= events)
 

@@ -1,7 +1,7 @@
 """API of an agent: status, explanations, pauses and drains."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 
 import msgspec
 import pytest
@@ -12,6 +12,7 @@ from loadline.config import Config, NatsKnobs, parse
 from loadline.core.fleet.pool import DRAINS_MAX
 from loadline.core.migration.outcomes import MigrationCode, PairReport, PolicyReport
 from loadline.core.vocabulary.decisions import Victim
+from loadline.core.vocabulary.effects import WritePause
 from loadline.core.vocabulary.events import (
     BusConnectionChanged,
     PauseChanged,
@@ -42,7 +43,7 @@ def config(pools: int) -> Config:
     return parse('[[models]]\nname = "m"\n' + "".join(POOL.format(i) for i in range(pools)), "test")
 
 
-def order(service: Service, *, paused: bool) -> Awaitable[bytes | None]:
+def order(service: Service, *, paused: bool) -> Coroutine[object, object, bytes | None]:
     return service._pause(encode(PauseCommand("m", "me")), paused=paused)
 
 
@@ -136,12 +137,17 @@ def test_a_command_is_not_confirmed_by_the_write_of_an_earlier_one(monkeypatch: 
     run_scenario(scenario)
 
 
-def test_an_agent_that_does_not_lead_refuses_a_pause() -> None:
+def test_a_standby_writes_a_pause_without_a_lease() -> None:
     async def scenario(runtime: Runtime, service: Service) -> None:
         runtime.controller.state.store_connected = True
-        answer = reply(await order(service, paused=True))
-        assert (answer.accepted, answer.detail) == (False, "this agent does not lead 'm'; ask again")
-        assert not runtime.inbox
+        ordered = asyncio.create_task(order(service, paused=True))
+        await until(lambda: bool(runtime.inbox))
+        now = runtime.clock.now_ms()
+        events, _ = runtime.inbox.pop_batch(1)
+        (write,) = (one for one in runtime.controller.handle(events, now) if isinstance(one, WritePause))
+        assert write.lease_id == 0, "it has none, so nobody's lease fences the write"
+        runtime.controller.handle([PauseChanged("m", True, "me", 1, write.request)], now)  # noqa: FBT003
+        assert reply(await ordered).accepted
 
     run_scenario(scenario)
 

@@ -13,6 +13,7 @@ def present() -> Presence:
     assert presence.tick(0) == [RenewPresence(0, TTL_S)]
     presence.lost(5)  # other agents are listed before this one
     presence.renewed(7, 10)
+    presence.listed()
     return presence
 
 
@@ -35,3 +36,22 @@ def test_a_key_that_somebody_removed_is_written_again_at_once(during_renewal: bo
     presence.renewed(8, 3_405)
     assert presence.tick(3_500) == []
     assert presence.next_wake() is not None
+
+
+def test_a_key_that_is_removed_while_it_is_written_again_is_written_once_more() -> None:
+    presence = present()
+    presence.lost(3_000)
+    assert presence.tick(3_001) == [RenewPresence(0, TTL_S)]
+    presence.listed()
+    presence.lost(3_002)
+    presence.renewed(8, 3_003)
+    assert presence.tick(3_004) == [RenewPresence(0, TTL_S)]
+
+
+def test_a_key_that_a_renewal_has_written_anew_is_kept() -> None:
+    presence = present()
+    assert presence.tick(3_400) == [RenewPresence(7, TTL_S)]
+    presence.lost(3_401)  # its lease had expired, so the renewal takes another
+    presence.listed()
+    presence.renewed(8, 3_402)
+    assert presence.tick(3_403) == []

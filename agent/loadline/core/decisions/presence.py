@@ -16,8 +16,10 @@ class Presence(Struct):
     awaiting: bool = False
     """True while a renewal is in progress."""
     left: bool = False
+    seen: bool = False
+    """True if the last list of agents has this one."""
     missing: bool = False
-    """True if somebody removed the key during a renewal, which keeps the lease alive without it."""
+    """True if somebody removed the key during a renewal, whose answer does not tell."""
 
     def tick(self, now: int) -> list[Effect]:
         """Return the renewal that is due."""
@@ -34,12 +36,17 @@ class Presence(Struct):
             self.missing, self.lease_id, self.renew_at_ms = False, 0, now
         return [LeavePresence(lease_id)] if self.left and lease_id else []
 
+    def listed(self) -> None:
+        """Record that other agents see this one."""
+        self.seen, self.missing = True, False
+
     def lost(self, now: int) -> None:
         """Write the key again, since somebody removed it."""
         if self.awaiting:
-            self.missing = bool(self.lease_id)  # at the start there is no key yet
+            self.missing = self.seen or bool(self.lease_id)  # at the start there is no key yet
         elif self.lease_id:
             self.lease_id, self.renew_at_ms = 0, now
+        self.seen = False
 
     def leave(self) -> list[Effect]:
         """Remove the key, since this agent stops."""

@@ -6,12 +6,12 @@ from loadline.core.vocabulary.events import PauseChanged, PauseRequested, Pauses
 
 
 def pause_requested(turn: Turn, event: PauseRequested) -> list[Effect]:
-    """Write the requested pause to the store, if this agent leads the model."""
-    state = turn.state
-    if event.model not in state.fleet.models or not state.leading:
+    """Write the requested pause to the store; one that leads writes under its lease."""
+    state, leadership = turn.state, turn.state.leadership
+    if event.model not in state.fleet.models:
         return []
-    lease = state.leadership
-    return [WritePause(event.model, event.paused, event.by, event.request, lease.scope, lease.lease_id)]
+    lease_id = leadership.lease_id if state.leading else 0
+    return [WritePause(event.model, event.paused, event.by, event.request, leadership.scope, lease_id)]
 
 
 def pauses_read(turn: Turn, event: PausesRead) -> None:

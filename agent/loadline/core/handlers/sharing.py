@@ -9,7 +9,11 @@ def agents_changed(turn: Turn, event: AgentsChanged) -> None:
     """Rank the live agents for the shard."""
     leadership, presence = turn.state.leadership, turn.state.presence
     leadership.agents_changed(event.agents, turn.now)
-    if presence is not None and leadership.candidacy is not None and leadership.candidacy.agent not in event.agents:
+    if presence is None or leadership.candidacy is None:
+        return
+    if leadership.candidacy.agent in event.agents:
+        presence.listed()
+    else:
         presence.lost(turn.now)
 
 

@@ -1,5 +1,7 @@
 """Context of the handlers of one turn."""
 
+from collections.abc import Collection
+from math import ceil
 from typing import Final
 
 from loadline.core.state.agent_state import AgentState
@@ -14,6 +16,8 @@ decision and its announcement each wait for the end of such a turn."""
 EVENTS_PER_PLAN: Final = 100
 """Events that take about as long as three plans: a turn of many events plans one model less for each hundred of them,
 but at least ``PLANNED_MIN``."""
+TURN_MS: Final = 3
+"""Time that a turn with ``PLANNED_MIN`` plans takes, with the pause after it."""
 WAIT_MS: Final = 200
 """Time for which models that are due, or whose frontends have reported, give way to models whose workers have changed.
 Planners with the same interval are due together, and frontends report together: 250 models take 63 turns, about 140 ms,
@@ -64,8 +68,8 @@ class Turn:
         """Return the models to plan in this turn, by name: those with the earliest deadlines.
 
         The deadline of a change is now, that of a model that is due ``WAIT_MS`` later. Models whose deadline is later
-        than now are added only up to ``PLANNED_MIN``. The others are planned in the next turns and keep their
-        deadlines.
+        than now are added up to ``PLANNED_MIN``, or as many as let all be planned in time: later than their deadlines
+        they would delay changes. The others are planned in the next turns and keep their deadlines.
         """
         models = self.state.fleet.models
         if self._all:
@@ -74,11 +78,17 @@ class Turn:
         for name, deadline_ms in self._deadlines.items():
             deadlines[name] = min(deadlines.get(name, deadline_ms), deadline_ms)
         first = sorted(deadlines, key=lambda name: (deadlines[name], name))
-        urgent = sum(deadline_ms <= self.now for deadline_ms in deadlines.values())
-        count = min(max(urgent, PLANNED_MIN), self._planned_max)
+        count = min(self._count(deadlines.values()), self._planned_max)
         for name in first[count:]:
             models[name].plan_at_ms = deadlines[name] - WAIT_MS
         return sorted(first[:count])
+
+    def _count(self, deadlines_ms: Collection[int]) -> int:
+        """Return how many models to plan if a turn had no limit."""
+        later = [deadline_ms for deadline_ms in deadlines_ms if deadline_ms > self.now]
+        urgent = len(deadlines_ms) - len(later)
+        in_time = ceil(len(later) * TURN_MS / (min(later) - self.now)) if later else 0
+        return max(urgent, in_time, PLANNED_MIN)
 
     def remove_model(self, model: str) -> None:
         """Remove a model that is no longer configured from the models to plan."""
