@@ -84,6 +84,10 @@ DESCRIPTIONS = [
         'planner = "kpa"',
         ("Every 2 s", "for 0.7 requests", "for 70 requests", "averaged over 1 min", "6 s need 2 times"),
     ),
+    (
+        'planner = "kpa"\nkpa.rules = "aibrix"',
+        ("Every 2 s", "mean of the last 6 s exceeds 2 times", "10% above to 10% below"),
+    ),
 ]
 
 

@@ -291,3 +291,69 @@ def test_kv_usage_alone_is_no_data() -> None:
     harness = KpaHarness(1)
     harness.fleet.ingest(reported("p0", sample(1, 0.5, None, None), pool="p"), harness.now)
     assert [r.code for r in harness.planner.plan(harness.refresh(), harness.now).reasons] == [ReasonCode.NO_DATA]
+
+
+# -- the rules of AIBrix -----------------------------------------------------------------------------------------------
+
+
+class AibrixTicks(KpaTicks):
+    """Ticks by the rules of AIBrix, with its rates, for a count in force of which some workers start."""
+
+    def __init__(self, ready: int, count: int, **knobs: float) -> None:
+        rates = {"max_scale_up_rate": 2.0, "max_scale_down_rate": 2.0, "target_concurrency": 10.0}
+        super().__init__(ready, **(rates | knobs), rules="aibrix")  # type: ignore[arg-type]
+        self.decide(count)
+
+    def decide(self, count: int) -> None:
+        self.line.pool("p").reset_decided(count, START)
+
+
+def test_aibrix_doubles_the_count_in_force_while_its_workers_start() -> None:
+    scale = AibrixTicks(1, 1)
+    for tick, count in enumerate((2, 4, 8, 16, 16)):
+        assert scale.at(10 * tick, 160, 160) == count
+        scale.decide(count)
+
+
+@pytest.mark.parametrize(("in_flight", "count"), [(36.0, 4), (44.0, 4), (44.1, 5), (35.9, 4), (29.9, 3)])
+def test_aibrix_keeps_the_count_within_a_tenth_of_the_target(in_flight: float, count: int) -> None:
+    scale = AibrixTicks(2, 4)
+    assert scale.at(0, in_flight, in_flight) == count
+    near = 36.0 <= in_flight <= 44.0
+    assert (scale.reasons[0].code == ReasonCode.WITHIN_TOLERANCE) is near
+
+
+@pytest.mark.parametrize(("panic", "count", "code"), [(40.0, 2, "concurrency_target"), (40.1, 5, "panic")])
+def test_aibrix_panics_by_the_ratio_of_the_two_means(panic: float, count: int, code: str) -> None:
+    scale = AibrixTicks(3, 3)
+    assert (scale.at(0, 20, panic), scale.reasons[0].code) == (count, code)
+
+
+def test_aibrix_ends_its_panic_with_the_first_evaluation_without() -> None:
+    scale = AibrixTicks(3, 3)
+    assert scale.at(0, 20, 60) == 6
+    scale.decide(6)
+    assert scale.at(10, 30, 60) == 3
+    assert [r.code for r in scale.reasons] == [ReasonCode.CONCURRENCY_TARGET]
+
+
+def test_aibrix_does_not_begin_in_panic_with_several_workers() -> None:
+    harness = KpaHarness(8, rules="aibrix")  # type: ignore[arg-type]
+    assert harness.count(harness.evaluate(in_flight=0)) == 4
+
+
+def test_aibrix_scales_down_to_the_highest_count_of_its_delay_but_not_above_the_one_in_force() -> None:
+    scale = AibrixTicks(4, 4, scale_down_delay_ms=300_000)
+    assert scale.at(0, 80, 80) == 8
+    assert scale.at(10, 20, 20) == 4, "8 were not granted"
+    assert scale.reasons[-1].code == ReasonCode.HIGHEST_RECOMMENDATION
+    assert scale.at(310, 20, 20) == 2
+
+
+@pytest.mark.parametrize("in_flight", [0, 50, 140, 500, 3_000])
+def test_aibrix_converges_within_its_tolerance(in_flight: int) -> None:
+    harness = KpaHarness(3, rules="aibrix")  # type: ignore[arg-type]
+    for _ in range(300):
+        harness.ready(harness.count(harness.run(1, in_flight)))
+    assert 0.9 * in_flight <= 70 * harness.pool("p").ready * 1.1
+    assert harness.pool("p").ready <= max(1, -(-in_flight // 63))

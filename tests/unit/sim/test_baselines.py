@@ -118,8 +118,9 @@ def test_the_latency_rule_has_the_objectives_of_the_fleet() -> None:
     assert (model.knobs.rule, model.effective_objectives.ttft_ms) == ("latency", 5_000.0)
 
 
-def test_aibrix_has_settings_of_the_kpa_planner() -> None:
+def test_aibrix_has_rules_and_settings_of_its_own() -> None:
     knobs = knobs_of("aibrix-kpa")
+    assert (knobs.rules, knobs_of("kpa").rules) == ("aibrix", "knative")
     # The cache holds 159.84 requests of 1,001 tokens; the target is half of it.
     assert knobs.target("decode") == pytest.approx(160_000 / 1_001 / 2)
     assert knobs.target("prefill") == 10.0

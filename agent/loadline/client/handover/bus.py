@@ -21,8 +21,7 @@ from loadline.ports import Bus, RequestHandler, Unsubscribe
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.subjects import encode_token
 
-# Handovers whose claims have no answer yet: each takes a slot of the worker, a repeated one none. Others are answered at
-# once.
+# Handovers whose claims have no answer yet. Each takes a slot of the worker, a repeated one none.
 _HANDOVERS_MAX: Final = 1_024
 
 _Q = TypeVar("_Q", bound=Struct)

@@ -94,15 +94,15 @@ def _kpa(model: ModelKnobs, fleet: SimulatedFleetKnobs, trace: Trace) -> ModelKn
 
 
 def _aibrix_kpa(model: ModelKnobs, fleet: SimulatedFleetKnobs, trace: Trace) -> ModelKnobs:
-    """Return AIBrix's settings of Knative's rules.
+    """Return AIBrix's rules and settings.
 
     Windows, rates and cooldown are the defaults of ``pkg/controller/podautoscaler`` of vllm-project/aibrix at e3e10f9.
     The target of its samples is a KV usage of 0.5: half of the requests that a cache holds. A prefill worker has the 10
-    waiting requests of ``samples/autoscaling/stormservice-pool.yaml``. The code of that revision divides a mean by the
-    target where Knative divides a sum, and so never requests more than two workers; here it is the sum.
+    waiting requests of ``samples/autoscaling/stormservice-pool.yaml``.
     """
     half = 0.5
     knobs = KpaKnobs(
+        rules="aibrix",
         tick_interval_ms=10_000,
         stable_window_ms=180_000,
         panic_window_ratio=60 / 180,
