@@ -4,7 +4,6 @@ Spans wait in a bounded queue for a thread that sends them; what does not fit, o
 """
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Iterator
 from typing import Any, Final
@@ -17,9 +16,11 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import Status, StatusCode, set_span_in_context
 
 from loadline.adapters.daemon_thread import call_in_daemon
+from loadline.adapters.logs import bounded
 from loadline.core.vocabulary.history import DecisionRecord
 from loadline.wire.trace_context import trace_ids
 
+_log = bounded("agent")
 _NS_PER_MS: Final = 1_000_000
 _CLOSE_S: Final = 3.0
 _FAILED: Final = frozenset({"refused", "expired", "not_committed"})
@@ -62,9 +63,13 @@ class OtelTraces:
 
     async def close(self) -> None:
         """Send what is queued, for at most 3 s."""
-        with contextlib.suppress(TimeoutError):  # it retries for longer
+        try:
             async with asyncio.timeout(_CLOSE_S):
                 await call_in_daemon(self._provider.shutdown)
+        except TimeoutError:
+            return  # it retries for longer
+        except Exception as error:  # noqa: BLE001 - the agent ends in order whatever the exporter raises
+            _log.error("traces_not_sent", detail=str(error), exc_info=error)
 
 
 class _DecisionIds(RandomIdGenerator):  # type: ignore[misc]  # an extra, which is not followed

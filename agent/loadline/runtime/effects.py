@@ -316,11 +316,14 @@ class EffectRunner:
             del self._next_pauses[model]
 
     async def _write_pause(self, effect: WritePause) -> None:
-        fences = [Compare(self._keys.leader(effect.scope), "lease", effect.lease_id)] if effect.lease_id else []
+        fence = Compare(self._keys.leader(effect.scope), "lease", effect.lease_id)
         write = Write(self._keys.pause(effect.model), effect.by.encode() if effect.paused else None)
         try:
-            outcome = await self._store.commit(fences, [write])
-        except STORE_FAILURES as error:
+            try:
+                outcome = await self._store.commit([fence], [write])
+            except OutcomeUnknown:
+                outcome = await self._store.commit([fence], [write])  # a second time it changes nothing
+        except Exception as error:  # noqa: BLE001 - the next pause of the model waits for this one
             problem = str(error)
         else:
             problem = "" if outcome.committed else "this agent no longer leads"

@@ -82,7 +82,7 @@ class RegistryTranslator:
             keys = (self._split(entry.key) for entry in snapshot.entries)
             self._agents = {name[1]: None for name in keys if len(name) == 2 and name[0] == "agents"}  # noqa: PLR2004
             self._put(AgentsChanged(sorted(self._agents)))
-        self._put(PausesRead(paused))
+        self._put(PausesRead(paused, snapshot.revision, went_back))
         self._put(LearnedRead(learned))
         self._put(RegistryRead(workers))
 

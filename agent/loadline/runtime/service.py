@@ -229,6 +229,8 @@ class Service:
         if not runtime.controller.state.store_connected:
             return _refused("etcd is not connected, so the pause cannot be written; no decisions are made meanwhile")
         async with self._pausing:  # serialised, in order of arrival
+            if not runtime.controller.leading:
+                return _refused(f"this agent does not lead {model!r}; ask again")
             self._pauses += 1
             request = PauseRequested(model, paused, by, self._pauses)
             runtime.inbox.put(request)

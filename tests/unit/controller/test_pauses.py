@@ -3,8 +3,11 @@
 import asyncio
 from collections.abc import Sequence
 
+import pytest
+
 from loadline.core.vocabulary.effects import WritePause
 from loadline.core.vocabulary.events import AnyEvent, PauseChanged, PauseRequested, PausesRead
+from loadline.errors import OutcomeUnknown
 from loadline.ports import CommitResult, Compare, Write
 from tests.support.controller_harness import leading
 from tests.support.memory import KEYS, MemoryStore, effect_runner
@@ -61,6 +64,27 @@ def test_writes_of_a_model_follow_each_other_and_the_newest_one_is_last() -> Non
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("error", [OutcomeUnknown("the connection was reset"), KeyError("unexpected")])
+def test_a_write_that_fails_does_not_lose_the_next_one(error: Exception) -> None:
+    async def scenario() -> None:
+        store, events = SlowStore(), list[AnyEvent]()
+        lease, runner = await lease_of_leader(store), effect_runner(events.append, store)
+        orders = (write(number, lease, paused=number == 1) for number in (1, 2))
+        tasks = [asyncio.create_task(runner.perform(one)) for one in orders]
+        await turn()
+        store.calls[0].set_exception(error)
+        await turn()
+        repeated = isinstance(error, OutcomeUnknown)
+        for call in (1, 2) if repeated else (1,):
+            store.calls[call].set_result(None)
+            await turn()
+        await asyncio.gather(*tasks)
+        answers = [one.request for one in events if isinstance(one, PauseChanged)]
+        assert answers == ([1, 2] if repeated else [2])
+
+    asyncio.run(scenario())
+
+
 def test_a_late_write_of_a_former_leader_changes_nothing() -> None:
     async def scenario() -> None:
         store, events = SlowStore(), list[AnyEvent]()
@@ -97,6 +121,15 @@ def test_an_earlier_change_that_is_reported_later_is_not_in_force() -> None:
 def test_a_store_that_was_restored_has_the_pauses_in_force() -> None:
     harness = leading()
     harness.handle(PauseChanged("m", paused=True, by="ada", revision=20))
-    harness.handle(PausesRead({}))
+    harness.handle(PausesRead({}, 2, went_back=True))
     harness.handle(PauseChanged("m", paused=True, by="bob", revision=3))
     assert harness.controller.state.paused == {"m": "bob"}
+
+
+def test_a_pause_that_was_written_after_a_snapshot_was_read_stays_in_force() -> None:
+    harness = leading()
+    harness.handle(PauseChanged("m", paused=True, by="ada", revision=20, request=1))
+    harness.handle(PausesRead({}, 19))
+    assert harness.controller.state.paused == {"m": "ada"}
+    harness.handle(PausesRead({}, 21))
+    assert harness.controller.state.paused == {}

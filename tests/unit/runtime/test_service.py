@@ -12,7 +12,6 @@ from loadline.config import Config, NatsKnobs, parse
 from loadline.core.fleet.pool import DRAINS_MAX
 from loadline.core.migration.outcomes import MigrationCode, PairReport, PolicyReport
 from loadline.core.vocabulary.decisions import Victim
-from loadline.core.vocabulary.effects import WritePause
 from loadline.core.vocabulary.events import (
     BusConnectionChanged,
     PauseChanged,
@@ -137,17 +136,12 @@ def test_a_command_is_not_confirmed_by_the_write_of_an_earlier_one(monkeypatch: 
     run_scenario(scenario)
 
 
-def test_a_standby_writes_a_pause_without_a_lease() -> None:
+def test_an_agent_that_does_not_lead_refuses_a_pause() -> None:
     async def scenario(runtime: Runtime, service: Service) -> None:
         runtime.controller.state.store_connected = True
-        ordered = asyncio.create_task(order(service, paused=True))
-        await until(lambda: bool(runtime.inbox))
-        now = runtime.clock.now_ms()
-        events, _ = runtime.inbox.pop_batch(1)
-        (write,) = (one for one in runtime.controller.handle(events, now) if isinstance(one, WritePause))
-        assert write.lease_id == 0, "it has none, so nobody's lease fences the write"
-        runtime.controller.handle([PauseChanged("m", True, "me", 1, write.request)], now)  # noqa: FBT003
-        assert reply(await ordered).accepted
+        answer = reply(await order(service, paused=True))
+        assert (answer.accepted, answer.detail) == (False, "this agent does not lead 'm'; ask again")
+        assert not runtime.inbox
 
     run_scenario(scenario)
 

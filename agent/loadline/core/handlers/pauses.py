@@ -6,18 +6,22 @@ from loadline.core.vocabulary.events import PauseChanged, PauseRequested, Pauses
 
 
 def pause_requested(turn: Turn, event: PauseRequested) -> list[Effect]:
-    """Write the requested pause to the store; one that leads writes under its lease."""
+    """Write the requested pause to the store, if this agent leads the model."""
     state, leadership = turn.state, turn.state.leadership
-    if event.model not in state.fleet.models:
+    if event.model not in state.fleet.models or not state.leading:
         return []
-    lease_id = leadership.lease_id if state.leading else 0
-    return [WritePause(event.model, event.paused, event.by, event.request, leadership.scope, lease_id)]
+    return [WritePause(event.model, event.paused, event.by, event.request, leadership.scope, leadership.lease_id)]
 
 
 def pauses_read(turn: Turn, event: PausesRead) -> None:
-    """Replace all known pauses by those of the store."""
-    turn.state.paused = dict(sorted(event.paused.items()))
-    turn.state.pause_revisions.clear()  # a store that was restored has lower ones
+    """Replace the known pauses by those of the store, except for later ones: a write is confirmed before it is read."""
+    state = turn.state
+    if event.went_back:
+        state.pause_revisions.clear()  # a store that was restored has lower revisions
+    state.pause_revisions = {name: known for name, known in state.pause_revisions.items() if known > event.revision}
+    later = {name: by for name, by in state.paused.items() if name in state.pause_revisions}
+    read = {name: by for name, by in event.paused.items() if name not in state.pause_revisions}
+    state.paused = dict(sorted((read | later).items()))
     turn.mark_all_changed()
 
 

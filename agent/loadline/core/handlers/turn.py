@@ -88,7 +88,7 @@ class Turn:
         later = [deadline_ms for deadline_ms in deadlines_ms if deadline_ms > self.now]
         urgent = len(deadlines_ms) - len(later)
         in_time = ceil(len(later) * TURN_MS / (min(later) - self.now)) if later else 0
-        return max(urgent, in_time, PLANNED_MIN)
+        return max(urgent + in_time, PLANNED_MIN)
 
     def remove_model(self, model: str) -> None:
         """Remove a model that is no longer configured from the models to plan."""

@@ -135,9 +135,9 @@ class RemoveWorker(Effect, frozen=True):
 
 
 class WritePause(Effect, frozen=True):
-    """Write or remove the pause key of a model, with a lease only if the leader's key has it.
+    """Write or remove the pause key of a model if the leader key has this lease.
 
-    So a write of a leader that is late cannot undo that of a later one. The page of a standby writes without a lease.
+    So a write that is late cannot undo that of a later leader.
     """
 
     model: str

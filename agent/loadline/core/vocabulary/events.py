@@ -203,21 +203,20 @@ class WorkerDrained(Event, frozen=True):
 
 
 class MigrationAnswered(Event, frozen=True):
-    """A worker's reply to a migrate command; ``accepted`` is None on a timeout."""
+    """A worker's reply to a migrate command, with the selected ``requests``; ``accepted`` is None on a timeout."""
 
     command_id: str
     model: str
     accepted: bool | None
     reason: MigrationRefusal | None = None
     requests: int = 0
-    """Requests selected by the source."""
     tokens: int = 0
     """KV tokens of the selected requests."""
     detail: str = ""
 
 
 class MigrationReported(Event, frozen=True):
-    """Progress of a migration, reported by its source: of its ``requests``, those ``moved``, and those that stay."""
+    """Progress of a migration by its source: of its ``requests``, those ``moved``, those that stay; KV ``tokens``."""
 
     command_id: str
     model: str
@@ -230,7 +229,6 @@ class MigrationReported(Event, frozen=True):
     moved: int
     failed: int
     tokens: int
-    """KV tokens that were migrated."""
     took_ms: int
     """Time since the source accepted."""
     reason: MigrationFailure = ""
@@ -263,9 +261,11 @@ class AnnouncementRequested(Event, frozen=True):
 
 
 class PausesRead(Event, frozen=True):
-    """All paused models, with the operator who paused each."""
+    """All paused models at a revision of the store, which may have lost changes, with the operator who paused each."""
 
     paused: dict[str, str]
+    revision: int = 0
+    went_back: bool = False
 
 
 class PauseChanged(Event, frozen=True):

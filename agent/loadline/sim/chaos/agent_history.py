@@ -23,12 +23,12 @@ class AgentHistory:
     """Inputs and effects of one lifetime of an agent. Times are those of the agent's own clock, in ms."""
 
     def __init__(self, agent: SimulatedAgent) -> None:
-        self.agent = agent
-        self.settings = agent.controller.settings
+        self.agent, self.settings = agent, agent.controller.settings
         self.models: dict[str, ModelKnobs] = {model.name: model for model in self.settings.models}
         self.bus_connected = self.stopping = False
         self.bus_changed_ms = _NEVER
         self.paused: set[str] = set()
+        self._pause_revisions: dict[str, int] = {}
         # leadership
         self.epoch = self.lease_id = self.won_revision = self.campaigns = 0
         self.lease_requested_ms = _NEVER
@@ -127,12 +127,21 @@ class AgentHistory:
                 self.migrations.retain_workers({(one.record.pool, one.record.worker) for one in workers})
             case ev.WorkerDeregistered(pool=pool, worker=worker):
                 self.migrations.drop_worker(pool, worker)
-            case ev.PausesRead(paused=paused):
-                self.paused = set(paused)
-            case ev.PauseChanged(model=model, paused=paused):
-                self.paused = self.paused | {model} if paused else self.paused - {model}
+            case ev.PausesRead() | ev.PauseChanged():
+                self._record_pauses(event)
             case ev.ShutdownRequested():
                 self.stopping = True
+
+    def _record_pauses(self, event: ev.PausesRead | ev.PauseChanged) -> None:
+        """Record which models are paused: of several changes, the one of the highest revision counts."""
+        revisions = self._pause_revisions
+        if isinstance(event, ev.PausesRead):
+            later = {model for model, known in revisions.items() if known > event.revision and not event.went_back}
+            self.paused = (set(event.paused) - later) | (self.paused & later)
+            self._pause_revisions = {model: revisions[model] for model in later}
+        elif event.revision >= revisions.get(event.model, 0):
+            self.paused = self.paused | {event.model} if event.paused else self.paused - {event.model}
+            revisions[event.model] = event.revision
 
     def _record_leadership(self, event: ev.AnyEvent) -> None:
         match event:
