@@ -18,7 +18,7 @@ class ScalerKnobs(Knobs, frozen=True, kw_only=True):
     """Base of the configuration files; each has a ``name`` too, with a default of its own."""
 
     nats: NatsKnobs = NatsKnobs()
-    root: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", description="Prefix of every NATS subject.")] = "loadline"
+    root: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+\Z", description="Prefix of every NATS subject.")] = "loadline"
 
 
 Shape = TypeVar("Shape", bound=ScalerKnobs)

@@ -24,7 +24,7 @@ class ConnectorModelKnobs(Knobs, frozen=True):
 
     name: Name
     namespace: Annotated[
-        str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", description="Dynamo's namespace of the deployment (DYN_NAMESPACE).")
+        str, Meta(pattern=r"^[A-Za-z0-9_.-]+\Z", description="Dynamo's namespace of the deployment (DYN_NAMESPACE).")
     ]
     pools: Annotated[tuple[ConnectorPoolKnobs, ...], Meta(min_length=1, max_length=64)]
 

@@ -17,7 +17,7 @@ class SourceKnobs(Knobs, frozen=True):
 
     nats: NatsKnobs = NatsKnobs()
     etcd: EtcdKnobs = EtcdKnobs()
-    root: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", description="Prefix of every NATS subject.")] = "loadline"
+    root: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+\Z", description="Prefix of every NATS subject.")] = "loadline"
     namespace: Annotated[Name, Meta(description="Keys in etcd are under /loadline/<namespace>/.")] = "default"
     report_interval_ms: Annotated[int, Meta(ge=50, le=60_000, description="Time between two reports.")] = 1_000
 
