@@ -216,7 +216,7 @@ class MigrationAnswered(Event, frozen=True):
 
 
 class MigrationReported(Event, frozen=True):
-    """Progress of a migration by its source: of its ``requests``, those ``moved``, those that stay; KV ``tokens``."""
+    """Progress of a migration by its source: ``moved`` and ``failed`` of its ``requests``, and their KV ``tokens``."""
 
     command_id: str
     model: str
