@@ -213,7 +213,8 @@ def with_sentences(text: str, sentences: Mapping[str, str]) -> str:
     def filled(row: re.Match[str]) -> str:
         if row[1] not in sentences:
             return row[0]
-        sentence = re.sub(r"\{(\w+)[^}]*\}", r"*\1*", sentences[row[1]])
+        sentence = re.sub(r"\{(\w+):workers\}", r"*\1* workers", sentences[row[1]])
+        sentence = re.sub(r"\{(\w+)[^}]*\}", r"*\1*", sentence)
         return f"| `{row[1]}` | {sentence} |"
 
     return re.sub(r"^\| `(\w+)` \|[^|\n]*\|", filled, text, flags=re.MULTILINE)

@@ -20,8 +20,8 @@ from loadline.core.vocabulary.effects import AnyEffect, CommitDecision
 from loadline.core.vocabulary.events import AnyEvent
 from loadline.errors import JournalError
 
-FORMAT = 39
-"""Version of the format; increases when fields of records, settings or snapshots change."""
+FORMAT = 40
+"""Version of the format; increases when fields of records, settings or snapshots, or texts of effects change."""
 
 SnapshotT = TypeVar("SnapshotT")
 

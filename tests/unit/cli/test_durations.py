@@ -35,3 +35,10 @@ def test_a_reason_says_how_long_it_lasts_as_people_would() -> None:
     numbers = {"wanted": 2.0, "allowed": 3.0, "window_ms": 180_000.0, "left_ms": 49_987.0}
     sentence = Reason(ReasonCode.STABILISATION, "decode", numbers).sentence()
     assert sentence == "decode: 2 held at 3: the highest proposal of the last 3 min, for 50 s more"
+
+
+@pytest.mark.parametrize(
+    ("pending", "text"), [(0, "0 workers pending"), (1, "1 worker pending"), (2, "2 workers pending")]
+)
+def test_a_reason_says_a_number_of_workers_as_people_would(pending: float, text: str) -> None:
+    assert Reason(ReasonCode.WORKERS_PENDING, "decode", {"pending": pending}).sentence() == f"decode: {text}"

@@ -5,8 +5,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from loadline.core.vocabulary.durations import fill_in
 from loadline.core.vocabulary.migrations import MigrationOrder, MigrationRule
+from loadline.core.vocabulary.templates import fill_in
 
 
 class MigrationCode(StrEnum):

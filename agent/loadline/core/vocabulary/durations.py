@@ -1,6 +1,5 @@
 """Formatting of durations."""
 
-from collections.abc import Mapping
 from typing import Final
 
 _UNITS: Final = ((3_600_000, "h"), (60_000, "min"), (1_000, "s"))
@@ -23,21 +22,3 @@ def rounded_duration(ms: float) -> str:
         if abs(ms) >= _TIMES_UNIT * unit_ms or (unit == "s" and abs(ms) >= unit_ms):
             return f"{round(ms / unit_ms, 0 if abs(ms) >= _WHOLE_FROM * unit_ms else 1):g} {unit}"
     return f"{ms:.0f} ms"
-
-
-def fill_in(sentence: str, numbers: Mapping[str, float]) -> str:
-    """Fill numbers into a sentence; ``{left_ms:time}`` becomes a rounded duration with its unit.
-
-    Raises:
-        KeyError: A number is missing.
-    """
-    if ":time}" not in sentence:
-        return sentence.format(**numbers)
-    return sentence.format(**{name: _Number(value) for name, value in numbers.items()})
-
-
-class _Number(float):
-    """Number with a format for times in ms."""
-
-    def __format__(self, form: str) -> str:
-        return rounded_duration(self) if form == "time" else super().__format__(form)

@@ -5,9 +5,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from loadline.core.vocabulary.durations import fill_in
 from loadline.core.vocabulary.scalars import Role
 from loadline.core.vocabulary.sentences import SENTENCES
+from loadline.core.vocabulary.templates import fill_in
 
 
 class ReasonCode(StrEnum):

@@ -15,35 +15,35 @@ SENTENCES: Final[dict[str, str]] = {
         "the number of workers differs from the target, or etcd has lost the decision"
     ),
     "fixed_count": "the configured count is {replicas:g}",
-    "kv_usage_target": "KV usage per worker is {value:.2f}, target {target:g}: {wanted:g} workers needed",
-    "waiting_requests_target": ("{value:.2f} requests wait per worker, target {target:g}: {wanted:g} workers needed"),
+    "kv_usage_target": "KV usage per worker is {value:.2f}, target {target:g}: {wanted:workers} needed",
+    "waiting_requests_target": ("{value:.2f} requests wait per worker, target {target:g}: {wanted:workers} needed"),
     "prefill_requests_target": (
-        "{value:.2f} prefills are in flight per worker, target {target:g}: {wanted:g} workers needed"
+        "{value:.2f} prefills are in flight per worker, target {target:g}: {wanted:workers} needed"
     ),
     "concurrency_target": (
-        "{concurrency:.2f} requests are in flight, target {target:g} per worker: {wanted:g} workers needed"
+        "{concurrency:.2f} requests are in flight, target {target:g} per worker: {wanted:workers} needed"
     ),
     "panic": (
-        "panic mode: {concurrency:.2f} requests are in flight, target {target:g} per worker; at least {allowed:g} "
-        "workers for {left_ms:time}"
+        "panic mode: {concurrency:.2f} requests are in flight, target {target:g} per worker; at least "
+        "{allowed:workers} for {left_ms:time}"
     ),
     "flow_control_queue": (
-        "{value:g} requests wait for workers that accept them, target {target:g} per worker: {wanted:g} workers needed"
+        "{value:g} requests wait for workers that accept them, target {target:g} per worker: {wanted:workers} needed"
     ),
-    "pool_saturation": "workers are saturated to {value:.2f}, target {target:g}: {wanted:g} workers needed",
+    "pool_saturation": "workers are saturated to {value:.2f}, target {target:g}: {wanted:workers} needed",
     "prefill_backlog": (
-        "waiting prompts take {value:.2f} s of prefill, target {target:g} s per worker: {wanted:g} workers needed"
+        "waiting prompts take {value:.2f} s of prefill, target {target:g} s per worker: {wanted:workers} needed"
     ),
     "latency_ratio": (
-        "latencies are {value:.2f} of their objectives, the target is {low:g} to {high:g}: {wanted:g} workers needed"
+        "latencies are {value:.2f} of their objectives, the target is {low:g} to {high:g}: {wanted:workers} needed"
     ),
     "throughput_target": (
         "{requests_per_s:.2f} requests/s of {isl_tokens:.0f} input and {osl_tokens:.0f} output tokens occupy "
-        "{busy:.2f} workers: {wanted:g} workers needed, {allowed:g} in this interval"
+        "{busy:.2f} workers: {wanted:workers} needed, {allowed:g} in this interval"
     ),
     "traffic_surge": (
         "{requests_per_s:.2f} requests/s of {isl_tokens:.0f} input and {osl_tokens:.0f} output tokens exceed the "
-        "forecast and occupy {busy:.2f} workers: {wanted:g} workers needed"
+        "forecast and occupy {busy:.2f} workers: {wanted:workers} needed"
     ),
     "first_worker": (
         "{wanted:g} raised to {allowed:g}: {under_way:g} requests are outstanding and no worker serves the role"
@@ -60,18 +60,18 @@ SENTENCES: Final[dict[str, str]] = {
     "queueing_target": (
         "{requests_per_s:.2f} requests/s of {isl_tokens:.0f} input and {osl_tokens:.0f} output tokens are expected, "
         "and {backlog_requests_per_s:.2f} requests/s of backlog; the pool gets {takes:.2f} of these, one worker serves "
-        "{serves:.2f}, and {busy:.2f} workers are busy: {wanted:g} workers needed, {allowed:g} in this interval"
+        "{serves:.2f}, and {busy:.2f} workers are busy: {wanted:workers} needed, {allowed:g} in this interval"
     ),
     "saturation_high": (
-        "load needs {held:.2f} of {workers:g} workers, above a utilisation of {threshold:g}: {wanted:g} workers needed"
+        "load needs {held:.2f} of {workers:workers}, above a utilisation of {threshold:g}: {wanted:workers} needed"
     ),
     "saturation_low": (
-        "load needs {held:.2f} of {workers:g} workers at its recent peak, below a utilisation of {threshold:g} with "
-        "fewer: {wanted:g} workers needed"
+        "load needs {held:.2f} of {workers:workers} at its recent peak, below a utilisation of {threshold:g} with "
+        "fewer: {wanted:workers} needed"
     ),
     "headroom_capacity": (
-        "{unsaturated:g} of {workers:g} workers are not saturated, with a headroom of {kv:.2f} KV usage and "
-        "{waiting:.1f} waiting requests each: {wanted:g} workers needed"
+        "{unsaturated:g} of {workers:workers} are not saturated, with a headroom of {kv:.2f} KV usage and "
+        "{waiting:.1f} waiting requests each: {wanted:workers} needed"
     ),
     "demand_target": (
         "{requests_per_s:.2f} requests/s are to be served when a worker requested now is ready; a worker serves "
@@ -79,20 +79,20 @@ SENTENCES: Final[dict[str, str]] = {
     ),
     "backlog_target": (
         "{waiting:g} requests wait for {behind:g} of {ready:g} workers, and {requests_per_s:.2f} requests/s arrive: "
-        "{wanted:g} workers needed until the backlog is served"
+        "{wanted:workers} needed until the backlog is served"
     ),
     "saturated_target": (
-        "all {ready:g} workers are full and serve {served:.2f} of {requests_per_s:.2f} requests/s: {wanted:g} workers "
+        "all {ready:g} workers are full and serve {served:.2f} of {requests_per_s:.2f} requests/s: {wanted:workers} "
         "needed"
     ),
-    "occupancy_target": "the KV usage of all workers would fill {full:.2f} of them: {wanted:g} workers needed",
+    "occupancy_target": "the KV usage of all workers would fill {full:.2f} of them: {wanted:workers} needed",
     "shared_demand": (
         "{requests_per_s:.2f} requests/s are expected at all pools of the role, which serve {capacity:.2f} within the "
-        "objectives; a worker of this one serves {serves:.2f}: {wanted:g} workers needed"
+        "objectives; a worker of this one serves {serves:.2f}: {wanted:workers} needed"
     ),
     "latency_high": (
         "the mean latency of {window_ms:time} is {ratio:.2f} of its objective of {objective_ms:g} ms at {requests:.1f} "
-        "requests per worker: {wanted:g} workers needed"
+        "requests per worker: {wanted:workers} needed"
     ),
     "latency_limit": (
         "{wanted:g} held at {allowed:g}: above {limit:.1f} requests per worker the latency exceeds its objective"
@@ -101,12 +101,12 @@ SENTENCES: Final[dict[str, str]] = {
         "the latency is {ratio:.2f} of its objective of {objective_ms:g} ms at {requests:.1f} requests per worker, and "
         "fewer did not lower it enough: no scale-up"
     ),
-    "saturation_within": ("load needs {held:.2f} of {workers:g} workers, within the thresholds"),
+    "saturation_within": ("load needs {held:.2f} of {workers:workers}, within the thresholds"),
     "recent_peak": (
         "{wanted:g} held at {allowed:g}: load needs {held:.2f} workers, but needed {peak:.2f} in the last "
         "{window_ms:time}; that peak is over in {left_ms:time}"
     ),
-    "other_pool_first": ("load needs {held:.2f} of {workers:g} workers: another pool of the role changes first"),
+    "other_pool_first": ("load needs {held:.2f} of {workers:workers}: another pool of the role changes first"),
     "silent_workers": "{silent:g} silent workers may be full: no scale-down",
     "within_thresholds": "all signals are within their thresholds",
     "no_workers": "no worker is ready",
@@ -114,7 +114,7 @@ SENTENCES: Final[dict[str, str]] = {
     "adjustment_interval": (
         "the last change was {age_ms:time} ago; the next one is possible after {interval_ms:time}, in {left_ms:time}"
     ),
-    "workers_pending": "{pending:g} workers are pending",
+    "workers_pending": "{pending:workers} pending",
     "queue_trend_falling": (
         "mean prefill queue {mean:.2f} exceeds {threshold:g}, but only {predicted:.2f} are forecast for when a new "
         "worker can help"
@@ -241,7 +241,7 @@ SENTENCES: Final[dict[str, str]] = {
         "{wanted:g} held at {allowed:g}: the last change was {age_ms:time} ago, the cooldown of {cooldown_ms:time} "
         "ends in {left_ms:time}"
     ),
-    "pending_unreached": "{missing:g} requested workers are not ready within their deadline",
+    "pending_unreached": "{missing:workers} requested but not ready within the deadline",
     "idle": "{wanted:g} limited to {allowed:g}: the model has had no requests for {idle_ms:time}",
     "last_worker": ("{wanted:g} raised to {allowed:g}: each role keeps a worker until the model scales to zero"),
     "schedule_minimum": ("{wanted:g} raised to {allowed:g}: the minimum of a schedule that ends in {left_ms:time}"),
