@@ -32,7 +32,7 @@ from loadline.runtime.service import Service
 from loadline.runtime.settings import agent_name, settings
 from loadline.runtime.shards import Shards, SharedFeeds
 from loadline.runtime.shared_answers import SharedAnswers
-from loadline.runtime.slices import Steps, map_in_steps, run_in_slices
+from loadline.runtime.slices import Steps, map_in_steps
 from loadline.web.access import Access
 from loadline.web.event_streams import EventStreams
 from loadline.web.live_handlers import LiveHandlers
@@ -150,7 +150,9 @@ class Agent:
         helpers.start("page", self._page.run())
         helpers.start("garbage", garbage.collect_periodically())
         if self._tensorboard is not None:
-            helpers.start("tensorboard", self._write_samples(self._tensorboard))
+            helpers.start(
+                "tensorboard", self.service.write_samples(self._config.tensorboard.interval_ms, self._tensorboard)
+            )
         if self._reloader is not None:
             helpers.start("reload", self._reloader.run())
         _log.info("started", agent=agent_name(self._config), version=__version__, http_port=self.http.port)
@@ -177,13 +179,6 @@ class Agent:
         except OSError as error:
             problem = f"cannot listen on {knobs.host}:{knobs.port} ({error.strerror})"
             raise ConfigError("http.port", problem, "Choose another port, or 0 for none.") from error
-
-    async def _write_samples(self, files: SampleFiles) -> None:
-        """Write a sample of all models periodically, until cancelled."""
-        while True:
-            await asyncio.sleep(self._config.tensorboard.interval_ms / 1000)
-            status, _ = await run_in_slices(self.service.status())
-            await files.write(status.models)
 
     def _render_metrics(self) -> Steps[bytes]:
         status = yield from self.service.status()

@@ -19,12 +19,12 @@ from loadline.core.state.agent_state import AgentState
 from loadline.core.vocabulary.events import DrainRequested, PauseRequested
 from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import BusUnavailable
-from loadline.ports import Bus, RequestHandler
+from loadline.ports import Bus, RequestHandler, SampleFiles
 from loadline.runtime.announcements import AnnounceRequests
 from loadline.runtime.loop import Runtime
 from loadline.runtime.shards import Shards
 from loadline.runtime.shared_answers import SharedAnswers
-from loadline.runtime.slices import Steps, map_in_steps
+from loadline.runtime.slices import Steps, map_in_steps, run_in_slices
 from loadline.runtime.status_parts import STATUS_BYTES_MAX, encode_status
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import (
@@ -142,6 +142,16 @@ class Service:
             except Exception as error:  # noqa: BLE001 - a defect of one status must not end them all
                 _log.error("status_not_published", detail=repr(error))
             await asyncio.sleep(interval_ms / 1000)
+
+    async def write_samples(self, interval_ms: int, files: SampleFiles) -> None:
+        """Write a sample of all models periodically, until cancelled; one that fails is left out."""
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            try:
+                status, _ = await run_in_slices(self.status())
+                await files.write(status.models)
+            except Exception as error:  # noqa: BLE001 - a defect of one status must not end them all
+                _log.error("sample_not_written", detail=repr(error))
 
     async def _publish_status(self) -> None:
         subject = self._runtime.subjects.status(self._runtime.controller.settings.agent)

@@ -1,7 +1,7 @@
 """API of an agent: status, explanations, pauses and drains."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
 import msgspec
 import pytest
@@ -20,7 +20,7 @@ from loadline.core.vocabulary.events import (
     SettingsChanged,
 )
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
-from loadline.core.vocabulary.status import AgentStatus
+from loadline.core.vocabulary.status import AgentStatus, ModelStatus
 from loadline.runtime import slices
 from loadline.runtime.loop import Runtime
 from loadline.runtime.service import EXPLANATIONS_MAX, Service
@@ -271,6 +271,28 @@ def test_a_status_that_cannot_be_computed_is_logged_and_the_next_is_published() 
         "status_not_published",
         "OverflowError('cannot convert float infinity to integer')",
     )
+
+
+def test_a_sample_that_cannot_be_computed_is_logged_and_the_next_is_written() -> None:
+    written: list[list[str]] = []
+
+    class Files:
+        lost = 0
+
+        async def write(self, models: Iterable[ModelStatus]) -> None:
+            written.append([model.model for model in models])
+            if len(written) == 1:
+                raise RuntimeError("can't start new thread")
+
+    async def scenario(_: Runtime, service: Service) -> None:
+        writing = asyncio.create_task(service.write_samples(1, Files()))
+        await until(lambda: len(written) > 1 or writing.done())
+        assert not writing.done()
+        writing.cancel()
+
+    with capture_logs() as logs:
+        run_scenario(scenario)
+    assert [log["event"] for log in logs] == ["sample_not_written"]
 
 
 def test_a_turn_may_remove_a_model_while_the_status_is_computed() -> None:

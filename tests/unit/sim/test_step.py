@@ -188,7 +188,7 @@ def test_a_hold_is_output_only_after_an_evaluation_of_its_model(stepper: Stepper
     (hold,) = stepper.step(StepInput(6_000, [load("w", 1)])).holds
     assert (hold.model, hold.at_ms, hold.targets) == ("llama", 6_000, {"engine": 1})
     assert [(reason.code, reason.pool) for reason in hold.reasons] == [(ReasonCode.SATURATION_WITHIN, "engine")]
-    assert hold.reasons[0].sentence == "engine: load needs 0.87 of 1 workers, within the thresholds"
+    assert hold.reasons[0].sentence == "engine: load needs 0.87 of 1 worker, within the thresholds"
     assert stepper.step(StepInput(6_000)).holds == []
 
 

@@ -25,5 +25,6 @@ class _Number(float):
         if form == "time":
             return rounded_duration(self)
         if form == "workers":
-            return "1 worker" if self == 1 else f"{float(self):g} workers"
+            count = super().__format__("g")
+            return f"{count} worker" if count == "1" else f"{count} workers"
         return super().__format__(form)
