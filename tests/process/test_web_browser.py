@@ -357,24 +357,6 @@ def test_without_javascript_the_tables_are_the_page() -> None:
     run(scenario)
 
 
-def test_a_page_that_is_open_for_a_day_keeps_the_points_of_an_hour() -> None:
-    async def scenario(site: Site, tab: Tab, url: str) -> None:
-        await site.tell(*range(5))
-        await tab.open(url)
-        await tab.shows(DRAWN)
-        points, hours = await tab.evaluate(
-            "import('/static/charts.js').then(({Charts}) => {"
-            " const charts = new Charts(document.createElement('div')); let most = 0;"
-            f" for (let second = 0; second < 86400; second += 1) {{ charts.add({START_MS} + 1000 * second,"
-            " {rate: second}); most = Math.max(most, charts.points.length); }"
-            " return [most, (charts.points.at(-1).at - charts.points[0].at) / 3600000]; })"
-        )
-        assert 720 <= points <= 735  # one each 5 s, and the minute after which the oldest are dropped
-        assert 0.99 <= hours <= 1.02
-
-    run(scenario)
-
-
 def test_of_1000_workers_only_the_changed_cells_are_drawn_again() -> None:
     async def scenario(site: Site, tab: Tab, url: str) -> None:
         def change(status: AgentStatus) -> AgentStatus:

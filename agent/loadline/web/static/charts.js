@@ -65,14 +65,21 @@ export class Charts {
     for (const chart of this.charts) this.fill(chart, columns, nowMs);
   }
 
+  // The expected time before a point: at least that between the two before it, or after the first, that to the third.
+  // Points from before a reload with fewer models are farther apart than the present interval.
+  spacingMs(index) {
+    const [first, second] = index > 1 ? [index - 2, index - 1] : [1, 2];
+    return Math.max(this.intervalMs, this.points[second]?.at - this.points[first]?.at || 0);
+  }
+
   // All times: those of the points, those until which the forecast reaches, and a gap where the agent did not run.
   columns(nowMs) {
     const rows = [];
-    for (const point of this.points) {
+    this.points.forEach((point, index) => {
       const last = rows.at(-1);
-      if (last && point.at - last.at > 4 * this.intervalMs) rows.push({ at: last.at + this.intervalMs });
+      if (last && point.at - last.at > 4 * this.spacingMs(index)) rows.push({ at: last.at + this.intervalMs });
       rows.push({ ...point });
-    }
+    });
     const forecasts = newestForecasts(this.points);
     let place = 0;
     for (const row of rows) {
