@@ -152,7 +152,8 @@ def take_rounds(grants: Sequence[PartialGrant], supply: RemainingSupply) -> bool
         for grant, workers in zip(grants, added, strict=True):
             for name, units in grant.takes(workers).items():
                 takes[name] = takes.get(name, 0) + units
-        if supply.fits(takes):
+        # Few rounds over many pools are no worker for any: without progress, the turns would never end.
+        if all(any(workers.values()) for workers in added) and supply.fits(takes):
             supply.take(takes)
             for grant, workers in zip(grants, added, strict=True):
                 grant.grow(workers)
