@@ -44,16 +44,9 @@ class CorrectionHarness:
         for _ in range(INTERVAL_MS // 1_000):
             self.world.now += 1_000
             self.world.sequence += 1
-            sample = TrafficSample(
-                self.world.sequence,
-                1_000,
-                self.rate,
-                self.rate,
-                isl_tokens=500.0,
-                osl_tokens=200.0,
-                ttft_ms=ttft_ms,
-                itl_ms=itl_ms,
-            )
+            sample = TrafficSample(self.world.sequence, 1_000, self.rate, self.rate)
+            if self.rate:
+                sample = replace(sample, isl_tokens=500.0, osl_tokens=200.0, ttft_ms=ttft_ms, itl_ms=itl_ms)
             self.world.model.traffic.ingest(TrafficReported("m", "f", 1, sample), self.world.now)
         traffic = self.world.model.traffic
         had: TrafficTotals = traffic.totals.since(self.mark)
@@ -118,6 +111,18 @@ def test_no_factor_changes_while_a_pool_changes(change: str) -> None:
     assert harness.learned.decode == learned
     harness.interval()
     assert (harness.learned.decode == learned) == (change == "awaits"), "a pending worker may become ready at any time"
+
+
+def test_a_night_without_a_request_changes_no_factor() -> None:
+    harness = CorrectionHarness({"d": 4, "p": 2})
+    for _ in range(8):
+        harness.interval(ttft_ms=60.0)
+    learned = (harness.learned.prefill, harness.learned.decode)
+    assert min(learned) > 1.2
+    harness.rate = 0
+    for _ in range(10):
+        harness.interval()
+    assert (harness.learned.prefill, harness.learned.decode) == learned
 
 
 def test_factors_are_exported_unless_they_hardly_changed() -> None:

@@ -85,7 +85,7 @@ def _is_changing(pool: Pool, since_ms: int, now: int) -> bool:
 
 
 def _updated(factor: float, observed_ms: float | None, profiled: list[tuple[int, float | None]]) -> float:
-    """Return the factor, moved half of the way to the observed one.
+    """Return the factor, moved half of the way to the observed one; unchanged if nothing was observed.
 
     Args:
         factor: Present factor.
@@ -95,9 +95,8 @@ def _updated(factor: float, observed_ms: float | None, profiled: list[tuple[int,
     known = [(ready, ms) for ready, ms in profiled if ms is not None]
     workers = sum(ready for ready, _ in known)
     if observed_ms is None or workers == 0:
-        observed = 1.0
-    else:
-        observed = replicas.correction_factor(observed_ms, sum(ready * ms for ready, ms in known) / workers)
+        return factor  # half an hour without a request says nothing of the engines
+    observed = replicas.correction_factor(observed_ms, sum(ready * ms for ready, ms in known) / workers)
     return factor + (min(max(observed, 1.0 / FACTOR_MAX), FACTOR_MAX) - factor) / 2.0
 
 
