@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadline.core.engines.profile import EngineProfile, LinearKnobs
+from loadline.core.engines.profile import EngineProfile, LinearKnobs, ObjectiveKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.load import LoadPlanner
 from loadline.core.planning.planners.sla import SlaKnobs, SlaPlanner
@@ -146,24 +146,46 @@ def test_without_a_rising_latency_observed_loads_are_accepted() -> None:
     assert recommendation.targets == {}, "400 blocks need no growth, and 600 were not observed"
 
 
-def test_a_full_cache_is_an_overload_at_any_itl() -> None:
+@pytest.mark.parametrize("itl_ms", [100.0, 5.0])
+@pytest.mark.parametrize("slope_ms", [0.01, 0.0])
+def test_a_full_cache_is_an_overload_at_any_itl(itl_ms: float, slope_ms: float) -> None:
+    recommendation = run_with_itl(itl_ms, 950, slope_ms)
+    assert recommendation.targets == {"d": 4}
+    [reason] = recommendation.reasons
+    assert reason.numbers["latency_ms"] == pytest.approx(10.0 + 900 * slope_ms)
+
+
+@pytest.mark.parametrize("slope_ms", [0.01, 0.0])
+def test_an_objective_below_the_itl_without_load_is_called_infeasible(slope_ms: float) -> None:
+    recommendation = run_with_itl(5.0, 400, slope_ms)
+    assert recommendation.targets == {}
+    [reason] = recommendation.reasons
+    assert (reason.code, reason.numbers) == (
+        ReasonCode.SLA_INFEASIBLE,
+        {"best_ms": pytest.approx(10.0), "objective_ms": 5.0},
+    )
+
+
+def run_with_itl(objective_ms: float, used: int, slope_ms: float) -> Recommendation:
+    """Run workers whose ITL is 10 ms and ``slope_ms`` for each block, beside an objective."""
     harness = LoadPlannerHarness()
+    harness.world.model.objectives = ObjectiveKnobs(itl_ms=objective_ms)
     for second in range(30):
         harness.world.now += 1_000
         harness.world.sequence += 1
         for number, worker in enumerate(harness.pool.workers):
-            used = 950 + (second + number) % 5
+            blocks = used + (second + number) % 5
             new_sample = WorkerSample(
                 harness.world.sequence,
                 0,
-                kv_blocks_used=used,
+                kv_blocks_used=blocks,
                 kv_blocks_total=BLOCKS,
                 running_requests=1,
-                itl_ms=used / 100,
+                itl_ms=10.0 + slope_ms * blocks,
             )
             harness.world.fleet.ingest(reported(worker, new_sample, pool="d"), harness.world.now)
         recommendation = harness.planner.plan(harness.world.refresh(), harness.world.now)
-    assert recommendation.targets == {"d": 4}
+    return recommendation
 
 
 def sla(workers: int = 3) -> LoadPlannerHarness:

@@ -24,6 +24,8 @@ _SCALE_DOWN_MARGIN: Final = 1.2
 is only just superfluous would be started again at once."""
 _ATTAINMENT: Final = 0.95
 """Fraction of prompts within SLO."""
+_DIGITS: Final = 1
+"""Digits of latencies that are only shown."""
 
 Removal = Literal["no", "refused", "yes"]
 """Result of the check of a removal; refused: loads are low enough, but the others would miss the objective."""
@@ -35,7 +37,11 @@ class LoadLimits(Struct, frozen=True):
     up: float
     """Load above which a worker misses its objective."""
     down: float
-    """Load up to which a worker meets its objective."""
+    """Load up to which a worker meets its objective; not above 0: it meets it at no load."""
+    latency_ms: float
+    """Latency at ``up``."""
+    best_ms: float
+    """Latency without other load."""
 
 
 class DecodeWork(Struct, frozen=True):
@@ -70,13 +76,19 @@ class DecodeWork(Struct, frozen=True):
         line = self.regression.line()
         if line is None:
             return None
+        best_ms = round(line.at(self.own_load), _DIGITS)
         if line.slope > 0.0:
-            target = min((self.regression.load_at(self.objective_ms) or 0.0) - self.own_load, self.load_max)
-            return LoadLimits(target if target > 0.0 else inf, target)
-        samples = zip(self.regression.loads, self.regression.latencies_ms, strict=True)
-        within = [load for load, ms in samples if ms < self.objective_ms]
-        # These loads include the request itself: without it, a pool whose prompts never wait had a limit of 0.
-        return LoadLimits(self.load_max, min(max(within, default=0.0), self.load_max))
+            target = (self.regression.load_at(self.objective_ms) or 0.0) - self.own_load
+            if 0.0 < target <= self.load_max:
+                return LoadLimits(target, target, self.objective_ms, best_ms)
+            down = min(target, self.load_max)
+        else:
+            samples = zip(self.regression.loads, self.regression.latencies_ms, strict=True)
+            within = [load for load, ms in samples if ms < self.objective_ms]
+            # These loads include the request itself: without it, a pool whose prompts never wait had a limit of 0.
+            down = min(max(within, default=0.0), self.load_max)
+        at_max_ms = best_ms if self.load_max == inf else round(line.at(self.load_max), _DIGITS)
+        return LoadLimits(self.load_max, down, at_max_ms, best_ms)
 
     def expected(self, up: float) -> list[float]:
         """Return the expected load of each worker; the trend is that of the pool, as workers come and go."""

@@ -146,23 +146,22 @@ def _step(pool: Pool, work: DecodeWork, now: int) -> LoadStep:
         known = len(work.regression.loads)
         return LoadStep(0, Reason.of(ReasonCode.LOAD_LEARNING, name, known=known, needed=SAMPLES_MIN))
     up, down = (limits.up, limits.down) if limits is not None else (inf, 1.0)
+    latency_ms = limits.latency_ms if limits is not None else work.objective_ms
     share = pool.ready / max(counts.expected, 1)
     highs = [load * share for load in work.expected(up)]
     if load_step(highs, up) > 0:
         step = min(max(work.needed(up) - counts.expected, 1), counts.expected)
-        numbers = {"target": up, "latency_ms": work.objective_ms, "load_min": min(highs)}
+        numbers = {"target": up, "latency_ms": latency_ms, "load_min": min(highs)}
         return LoadStep(step, Reason.of(ReasonCode.LOAD_HIGH, name, **numbers))
     removal = work.removal(down) if work.sensitivity > 0.0 else "no"
     if removal == "yes":
         return _remove_one(pool, work, down, counts.expected)
     if removal == "refused":
         return LoadStep(0, Reason.of(ReasonCode.CONSOLIDATION_REFUSED, name, latency_ms=work.objective_ms))
-    within = {
-        "load_min": min(highs),
-        "load_max": work.highest,
-        "target": min(up, 1e12),
-        "latency_ms": work.objective_ms,
-    }
+    if limits is not None and down <= 0.0:
+        numbers = {"best_ms": limits.best_ms, "objective_ms": work.objective_ms}
+        return LoadStep(0, Reason.of(ReasonCode.SLA_INFEASIBLE, name, **numbers))
+    within = {"load_min": min(highs), "load_max": work.highest, "target": min(up, 1e12), "latency_ms": latency_ms}
     return LoadStep(0, Reason.of(ReasonCode.LOAD_WITHIN, name, **within))
 
 
