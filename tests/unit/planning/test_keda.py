@@ -6,8 +6,9 @@ from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.baselines.keda import KedaKnobs, KedaPlanner, controlled_count
 from loadline.core.planning.sizing.baselines.epp_signals import dispatched_requests, held_requests
+from loadline.core.vocabulary.events import TrafficReported
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
-from loadline.core.vocabulary.samples import WorkerSample
+from loadline.core.vocabulary.samples import TrafficSample, WorkerSample
 from loadline.core.vocabulary.scalars import Role
 from tests.support.fleet_harness import FleetHarness, reported
 
@@ -23,12 +24,15 @@ class KedaHarness(FleetHarness):
         self.model.objectives = ObjectiveKnobs(ttft_ms=1_000.0, itl_ms=100.0)
         self.pool("p").reset_decided(workers, self.now)
 
-    def report_all(self, *reports: dict[str, float], silent: int = 0) -> None:
-        """Report from each worker; the last report is that of all further workers."""
+    def report_all(self, *reports: dict[str, float], silent: int = 0, only: bool = False) -> None:
+        """Report from each worker; the last report is that of all further workers.
+
+        Fields of the load that a report lacks are 0, unless a worker reports its fields ``only``.
+        """
         self.sequence += 1
         workers = list(self.pool("p").workers)
         for number, worker in enumerate(workers[: len(workers) - silent]):
-            fields = {"kv_usage_ratio": 0.0, "waiting_requests": 0, "running_requests": 0}
+            fields = {} if only else {"kv_usage_ratio": 0.0, "waiting_requests": 0, "running_requests": 0}
             fields |= reports[min(number, len(reports) - 1)]
             sample = WorkerSample(self.sequence, 0, **fields)  # type: ignore[arg-type]
             self.fleet.ingest(reported(worker, sample, pool="p"), self.now)
@@ -225,6 +229,44 @@ def test_the_latency_rule_scales_down_by_one_worker_in_two_minutes() -> None:
     counts = [harness.sync({}) for _ in range(40)]
     # The initial count is in the window for 180 s, 12 syncs.
     assert counts == [6] * 12 + [5] * 8 + [4] * 8 + [3] * 8 + [2] * 4
+
+
+# -- what workers do not report ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "role", "sample", "code"),
+    [
+        ("queue", "decode", {"kv_usage_ratio": 0.99}, ReasonCode.NO_DATA),
+        ("saturation", "decode", {"kv_usage_ratio": 0.99}, ReasonCode.NO_DATA),
+        ("tokens", "prefill", {"waiting_requests": 40, "running_requests": 4}, ReasonCode.NO_DATA),
+        ("tokens", "decode", {"waiting_requests": 0, "running_requests": 200}, ReasonCode.NO_DATA),
+        ("tokens", "aggregated", {"running_requests": 200, "queued_prefill_tokens": 0}, ReasonCode.METRIC_MISSING),
+        ("tokens", "aggregated", {"waiting_requests": 40, "kv_usage_ratio": 0.1}, ReasonCode.METRIC_MISSING),
+    ],
+)
+def test_what_no_worker_reports_is_not_0(rule: str, role: Role, sample: dict[str, float], code: ReasonCode) -> None:
+    harness = at_once(rule, 6, role)
+    for _ in range(40):
+        harness.now += SYNC_MS
+        harness.report_all(sample, only=True)
+        recommendation = harness.evaluate()
+        assert (recommendation.targets, [reason.code for reason in recommendation.reasons]) == ({}, [code])
+
+
+def test_a_known_trigger_adds_workers_though_another_is_unknown() -> None:
+    harness = tokens("aggregated")
+    harness.report_all({"queued_prefill_tokens": 20_000, "active_prefill_tokens": 8_000}, only=True)
+    assert harness.evaluate().targets == {"p": 5}
+
+
+def test_prompts_have_the_length_that_frontends_report_where_workers_report_none() -> None:
+    harness = tokens("prefill")
+    sample = TrafficSample(1, 1_000, 10, isl_tokens=2_000.0)
+    harness.model.traffic.ingest(TrafficReported("m", "f", 1, sample), harness.now)
+    harness.report_all({"waiting_requests": 13, "running_requests": 2}, only=True)
+    [reason] = [one for one in harness.evaluate().reasons if one.code == ReasonCode.PREFILL_BACKLOG]
+    assert reason.numbers["value"] == pytest.approx(4 * (13 + 2 / 2) * 2_000 / 10_000)
 
 
 # -- time --------------------------------------------------------------------------------------------------------------

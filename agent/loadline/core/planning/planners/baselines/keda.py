@@ -33,7 +33,7 @@ from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.fleet.windows import RollingSamples
 from loadline.core.fleet.worker import MICRO
 from loadline.core.planning.planner import ModelSettings, Needs
-from loadline.core.planning.recommendation import PoolRecommendation, samples_within, scale_to
+from loadline.core.planning.recommendation import PoolRecommendation, hold, samples_within, scale_to
 from loadline.core.planning.sizing.baselines.epp_signals import (
     dispatched_requests,
     held_requests,
@@ -97,6 +97,8 @@ class Trigger(Struct, frozen=True):
     code: ReasonCode
     value: float
     target: float
+    reporting: int
+    """Workers that report what the value is made of; 0: it is unknown."""
     reported: dict[str, float] = {}
     """Numbers of the reason that differ from these."""
     is_count: bool = False
@@ -119,6 +121,8 @@ class KedaHistory(SyncHistory, kw_only=True):
     counts: RollingSamples
     """Counts in force at the syncs."""
     latencies: LatencyRatios = field(default_factory=LatencyRatios)
+    isl_tokens: float = 0.0
+    """Mean prompt length of the model; 0: unknown."""
 
 
 class KedaPlanner(SyncedPlanner):
@@ -178,8 +182,8 @@ class KedaPlanner(SyncedPlanner):
         return KedaHistory(samples_within(behaviour.window_ms), counts=samples_within(behaviour.period_ms))
 
     def known(self, pool: Pool) -> int:
-        """Return the number of workers that report their load."""
-        return pool.load.kv_reporting if pool.knobs.role == "decode" else pool.load.queue_reporting
+        """Return the number of workers that may report what the rule needs; each sync looks at its triggers."""
+        return pool.load.queue_reporting if self.knobs.rule in {"queue", "saturation"} else pool.fresh
 
     def pool_inputs(self, pool: Pool) -> dict[str, float]:
         """Return the ready workers and the requests at them, and whether their prompt tokens are estimates."""
@@ -188,54 +192,64 @@ class KedaPlanner(SyncedPlanner):
         return found | ({"prefill_tokens_estimated": 1.0} if estimated else {})
 
     def observe(self, model: Model, pool: Pool, now: int) -> None:
-        """Record the latencies that workers report, if the rule uses them."""
+        """Record the mean prompt length, and the latencies that workers report, if the rule uses them."""
+        history = self.histories[pool.name]
+        history.isl_tokens = model.traffic.totals.isl_tokens.value or 0.0
         if self.knobs.rule == "latency":
-            self.histories[pool.name].latencies.observe(pool, model.objectives, now)
+            history.latencies.observe(pool, model.objectives, now)
 
     def sync(self, pool: Pool, now: int) -> PoolRecommendation:
         """Recommend the highest proposal of all triggers, within the behaviour of the rule."""
         history, behaviour, current = self.histories[pool.name], self.knobs.behaviour, pool.effective_target(now)
         history.record_external_growth(current, now)
         history.counts.push(now, float(current))
-        proposals = [trigger.propose(pool, current) for trigger in self._triggers(pool, now)]
-        proposed, reason = max(proposals, key=lambda proposal: proposal[0])
-        history.recommendations.push(now, float(proposed))
-        stable, delays = behaviour.stabilise(proposed, current, history.recommendations, pool, now)
-        count, limits = behaviour.limit(stable, current, history.counts, pool, now)
-        recommendation = scale_to(max(1, count), (reason, *delays, *limits), pool, now)
+        triggers = list(self._triggers(pool, now))
+        known = [trigger for trigger in triggers if trigger.reporting]
+        if not known:
+            recommendation = hold(ReasonCode.NO_DATA, pool, fresh=pool.fresh, ready=pool.ready, known=0)
+        else:
+            proposed, reason = max((one.propose(pool, current) for one in known), key=lambda proposal: proposal[0])
+            if proposed < current and len(known) < len(triggers):
+                numbers = {"known": len(known), "metrics": len(triggers), "wanted": proposed}
+                recommendation = hold(ReasonCode.METRIC_MISSING, pool, **numbers)
+            else:
+                history.recommendations.push(now, float(proposed))
+                stable, delays = behaviour.stabilise(proposed, current, history.recommendations, pool, now)
+                count, limits = behaviour.limit(stable, current, history.counts, pool, now)
+                recommendation = scale_to(max(1, count), (reason, *delays, *limits), pool, now)
         history.expected = max(current, recommendation.replicas or 0)
         return recommendation
 
     def _triggers(self, pool: Pool, now: int) -> Iterator[Trigger]:
         """Yield the triggers of the rule that apply to the role of a pool."""
-        knobs, role = self.knobs, pool.knobs.role
+        knobs, load, role = self.knobs, pool.load, pool.knobs.role
         if knobs.rule == "latency":
             yield self._latency_trigger(pool, now)
             return
         if knobs.rule == "tokens":
             if role != "decode":
-                yield Trigger(
-                    ReasonCode.PREFILL_BACKLOG, prompt_tokens(pool) / knobs.prefill_tokens_per_s, knobs.backlog_s
-                )
+                tokens, reporting = prompt_tokens(pool, self.histories[pool.name].isl_tokens)
+                seconds = tokens / knobs.prefill_tokens_per_s
+                yield Trigger(ReasonCode.PREFILL_BACKLOG, seconds, knobs.backlog_s, reporting)
             if role != "prefill":
-                usage = pool.load.kv_micro / MICRO
-                mean = {"value": usage / max(pool.load.kv_reporting, 1)}
-                yield Trigger(ReasonCode.KV_USAGE_TARGET, usage, _KV_USAGE_TARGET, mean)
+                usage, reporting = load.kv_micro / MICRO, load.kv_reporting
+                mean = {"value": usage / max(reporting, 1)}
+                yield Trigger(ReasonCode.KV_USAGE_TARGET, usage, _KV_USAGE_TARGET, reporting, mean)
             return
         if knobs.rule == "queue":
-            yield Trigger(ReasonCode.FLOW_CONTROL_QUEUE, held_requests(pool), _HELD_TARGET)
+            yield Trigger(ReasonCode.FLOW_CONTROL_QUEUE, held_requests(pool), _HELD_TARGET, load.queue_reporting)
         else:
-            yield Trigger(ReasonCode.POOL_SATURATION, pool_saturation(pool), _SATURATION_TARGET)
-        running = dispatched_requests(pool)
+            yield Trigger(ReasonCode.POOL_SATURATION, pool_saturation(pool), _SATURATION_TARGET, load.queue_reporting)
+        running, target = dispatched_requests(pool), knobs.running_requests_target
         numbers = {"concurrency": running}
-        yield Trigger(ReasonCode.CONCURRENCY_TARGET, running, knobs.running_requests_target, numbers)
+        yield Trigger(ReasonCode.CONCURRENCY_TARGET, running, target, load.queue_reporting, numbers)
 
     def _latency_trigger(self, pool: Pool, now: int) -> Trigger:
         """Return the count of the control law as the value of a trigger with target 1."""
         ratio = self.histories[pool.name].latencies.smoothed(now)
         count = controlled_count(ratio, pool.effective_target(now), pool.ready)
         reported = {"value": ratio, "low": _RATIO_LOW, "high": _RATIO_HIGH}
-        return Trigger(ReasonCode.LATENCY_RATIO, float(count), 1.0, reported, is_count=True)
+        return Trigger(ReasonCode.LATENCY_RATIO, float(count), 1.0, pool.fresh, reported, is_count=True)
 
 
 def controlled_count(ratio: float, count: int, ready: int) -> int:

@@ -44,16 +44,21 @@ def dispatched_requests(pool: Pool) -> float:
     return in_flight - held_requests(pool)
 
 
-def prompt_tokens(pool: Pool) -> float:
-    """Return the prompt tokens that are dispatched and not computed yet; 0 if those of no worker are known."""
+def prompt_tokens(pool: Pool, isl_tokens: float) -> tuple[float, int]:
+    """Return the prompt tokens that are dispatched and not computed yet, and the workers that those of are known.
+
+    Args:
+        pool: The pool.
+        isl_tokens: Mean prompt length where a worker reports none; 0: unknown.
+    """
     tokens, reporting = 0.0, 0
     for worker in pool.workers.values():
         if worker.counted:
-            samples = (estimates.prompt_tokens(one, worker.record) for one in worker.latest if one is not None)
+            samples = (estimates.prompt_tokens(one, worker.record, isl_tokens) for one in worker.latest if one)
             known = [sum(one) for one in samples if one is not None]
             tokens += sum(known)
             reporting += bool(known)
-    return _extrapolated(tokens, reporting, pool)
+    return _extrapolated(tokens, reporting, pool), reporting
 
 
 def _reported(pool: Pool) -> Iterator[WorkerLoad]:
