@@ -12,6 +12,11 @@ def percent(ratio: float) -> str:
     return "99.9%" if text == "100.0%" and ratio < 1.0 else text
 
 
+def usage(ratio: float | None) -> str:
+    """Format a usage in whole percent; a dash if it is unknown."""
+    return "-" if ratio is None else f"{ratio:.0%}"
+
+
 def ms(value: float | None) -> str:
     """Format a latency: three digits below 100 ms, whole ms up to 10 s, seconds above."""
     if value is None:

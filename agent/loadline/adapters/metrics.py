@@ -141,8 +141,9 @@ def _pools(status: AgentStatus) -> Iterator[Metric]:
             labels_of_pool = (model.model, pool.pool, pool.role)
             for state in _WORKER_STATES:
                 workers.add_metric((*labels_of_pool, state), getattr(pool, state))
+            if pool.kv_usage is not None:
+                kv_usage.add_metric(labels_of_pool, pool.kv_usage)
             if not pool.silent:
-                kv_usage.add_metric(labels_of_pool, pool.kv_usage_ratio)
                 requests.add_metric((*labels_of_pool, "waiting"), pool.waiting_requests)
                 requests.add_metric((*labels_of_pool, "running"), pool.running_requests)
             if pool.cost_per_hour is not None:

@@ -19,7 +19,7 @@ from tensorboardX.proto.summary_pb2 import Summary
 
 from loadline.adapters.daemon_thread import call_in_daemon
 from loadline.adapters.logs import bounded
-from loadline.core.vocabulary.status import ModelStatus, PoolStatus
+from loadline.core.vocabulary.status import ModelStatus, PoolStatus, mean_kv_usage
 from loadline.errors import ConfigError
 
 _log = bounded("tensorboard")
@@ -111,11 +111,10 @@ def scalars(model: ModelStatus, gpus: Mapping[tuple[str, str], int]) -> Iterator
     """Return the scalars of a model by tag; workers of aggregated pools count as decode workers."""
     prefill = [pool for pool in model.pools if pool.role == "prefill"]
     decode = [pool for pool in model.pools if pool.role in {"decode", "aggregated"}]
-    reporting = sum(pool.fresh for pool in decode)
-    kv_usage = sum(pool.kv_usage_ratio * pool.fresh for pool in decode)
+    kv_usage = mean_kv_usage(decode)
     yield "prefill_queue_size", float(sum(pool.waiting_requests for pool in prefill))
-    if reporting:
-        yield "average_kv_load", kv_usage / reporting
+    if kv_usage is not None:
+        yield "average_kv_load", kv_usage
     yield "total_queued_requests", float(sum(pool.waiting_requests for pool in decode))
     yield "num_prefill_workers", float(sum(pool.ready for pool in prefill))
     yield "num_decode_workers", float(sum(pool.ready for pool in decode))

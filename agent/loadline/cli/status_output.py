@@ -17,7 +17,7 @@ from loadline.core.vocabulary.status import (
     SupplyStatus,
     TrafficStatus,
 )
-from loadline.formatting import percent, plural
+from loadline.formatting import percent, plural, usage
 
 MIGRATIONS_SHOWN: Final = 8
 """Maximum rows of a list in the text; ``--json`` has all."""
@@ -110,7 +110,7 @@ def pool_load(pool: PoolStatus) -> tuple[str, str, str]:
     """Format KV cache usage, waiting and running requests of a pool; unknown while none of its workers reports."""
     if pool.silent:
         return "-", "-", "-"
-    return f"{pool.kv_usage_ratio:.0%}", str(pool.waiting_requests), str(pool.running_requests)
+    return usage(pool.kv_usage), str(pool.waiting_requests), str(pool.running_requests)
 
 
 def format_details(status: ModelStatus, *, only_migration: bool = False) -> list[str]:

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from loadline.cli.output import printable, timestamp
 from loadline.core.vocabulary.status import AgentStatus, ModelStatus, PoolStatus
-from loadline.formatting import plural
+from loadline.formatting import plural, usage
 
 COLUMNS: Final = (
     ("model, pool", 19),
@@ -92,11 +92,11 @@ def _model_row(model: ModelStatus) -> TopRow:
     traffic, goals = model.traffic, model.objectives
     latencies = ((traffic.ttft_ms, goals.get("ttft_ms")), (traffic.itl_ms, goals.get("itl_ms")))
     flag = " (paused)" if model.paused else " (advises)" if model.no_operation else ""
-    kv = [pool.kv_usage_ratio for pool in model.pools if pool.fresh]
+    kv = [pool.kv_usage for pool in model.pools if pool.kv_usage is not None]
     cells = (
         _cut(model.model, COLUMNS[0][1] - len(flag)) + flag,
         *_counts(model.pools),
-        f"{max(kv):.0%}" if kv else "-",
+        usage(max(kv, default=None)),
         *_requests(model.pools),
         *(_against(found, goal) for found, goal in latencies),
     )
@@ -108,7 +108,7 @@ def _pool_row(model: ModelStatus, pool: PoolStatus) -> TopRow:
     cells = (
         "  " + _cut(pool.pool, COLUMNS[0][1] - 2),
         *_counts((pool,)),
-        f"{pool.kv_usage_ratio:.0%}" if pool.fresh else "-",
+        usage(pool.kv_usage),
         *_requests((pool,)),
         "",
         "",

@@ -8,6 +8,7 @@ from typing import Any, Protocol, Self
 
 from loadline.core.vocabulary.status import AgentStatus, ModelStatus, PoolStatus
 from loadline.demo.migration_log import requests
+from loadline.formatting import usage
 
 LINES_SHOWN_MAX = 12
 MIGRATIONS_SHOWN = 4
@@ -112,7 +113,7 @@ class LiveDisplay:
                     str(pool.desired),
                     Text("#" * min(pool.ready, BAR_MAX) + f" {pool.ready}", style="green"),
                     *(_or_dot(n) for n in (pool.starting + pool.pending, pool.draining)),
-                    f"{pool.kv_usage_ratio:.0%}",
+                    usage(pool.kv_usage),
                     str(pool.waiting_requests),
                     str(pool.running_requests),
                 )
@@ -172,5 +173,5 @@ def _pool_line(pool: PoolStatus) -> str:
     pending = pool.starting + pool.pending
     added = f" +{pending}" if pending else ""
     removed = f" -{pool.draining}" if pool.draining else ""
-    load = f"KV {pool.kv_usage_ratio:.0%}, {pool.waiting_requests} waiting, {pool.running_requests} running"
+    load = f"KV {usage(pool.kv_usage)}, {pool.waiting_requests} waiting, {pool.running_requests} running"
     return f"{pool.pool} {pool.ready}{added}{removed} of {pool.desired} ({load})"

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from loadline.core.vocabulary.reasons import Explanation, Reason
-from loadline.core.vocabulary.status import AgentStatus, ModelStatus, PoolStatus, WorkerStatus
+from loadline.core.vocabulary.status import AgentStatus, ModelStatus, PoolStatus, WorkerStatus, mean_kv_usage
 
 SILENT_MS: Final = 10_000
 """Age of a worker's last report above which the page shows the worker as silent."""
@@ -125,7 +125,7 @@ def fleet_row(status: ModelStatus) -> FleetRow:
         ready=sum(pool.ready for pool in pools),
         starting=sum(pool.starting + (pool.pending if leads else 0) for pool in pools),
         draining=sum(pool.draining for pool in pools),
-        kv_usage_ratio=_mean_kv(pools),
+        kv_usage_ratio=_rounded(mean_kv_usage(pools)),
         waiting_requests=None if _is_silent(pools) else sum(pool.waiting_requests for pool in pools),
         requests_per_s=_rounded(traffic.requests_per_s),
         ttft_ms=_rounded(traffic.ttft_ms),
@@ -212,7 +212,7 @@ def point(status: ModelStatus) -> dict[str, float | None]:
     for pool in status.pools:
         found[f"desired:{pool.pool}"] = pool.desired if status.epoch else None
         found[f"ready:{pool.pool}"] = pool.ready
-        found[f"kv:{pool.pool}"] = _rounded(pool.kv_usage_ratio, 3) if pool.fresh else None
+        found[f"kv:{pool.pool}"] = _rounded(pool.kv_usage, 3) if pool.ready else None
     return found
 
 
@@ -274,11 +274,6 @@ def _is_missed(mean_ms: float | None, goal_ms: float | None, attained: float | N
     if wanted and attained is not None:
         return attained < wanted
     return mean_ms is not None and mean_ms > goal_ms
-
-
-def _mean_kv(pools: Sequence[PoolStatus]) -> float | None:
-    fresh = sum(pool.fresh for pool in pools)
-    return round(sum(pool.kv_usage_ratio * pool.fresh for pool in pools) / fresh, 3) if fresh else None
 
 
 def _is_silent(pools: Sequence[PoolStatus]) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from html import escape
 
 from loadline.core.vocabulary.status import AgentStatus, ModelStatus, PoolStatus
+from loadline.formatting import usage
 from loadline.runtime.slices import Steps, map_in_steps
 
 COLUMNS = ("Pool", "Role", "Desired", "Ready", "Starting", "Pending", "Draining", "KV", "Waiting", "Running")
@@ -49,7 +50,7 @@ def _load(pool: PoolStatus) -> tuple[object, ...]:
     """Return the load of a pool; dashes if its workers are silent."""
     if pool.ready and not pool.fresh:
         return ("-",) * 3
-    return f"{pool.kv_usage_ratio:.0%}", pool.waiting_requests, pool.running_requests
+    return usage(pool.kv_usage), pool.waiting_requests, pool.running_requests
 
 
 def _pool(pool: PoolStatus, *, leads: bool) -> str:

@@ -121,6 +121,15 @@ def test_the_load_of_a_silent_pool_is_unknown() -> None:
     assert [name for name in found if name.startswith("loadline_pool_workers")]
 
 
+def test_a_kv_usage_that_no_worker_reports_is_left_out() -> None:
+    status = status_with({}, {})
+    (model,) = status.models
+    pools = tuple(replace(pool, kv_reporting=number) for number, pool in enumerate(model.pools))
+    found = samples(b"".join(Metrics(dict, "1.2.3").render(replace(status, models=(replace(model, pools=pools),)))))
+    assert len([name for name in found if name.startswith("loadline_pool_kv_usage_ratio")]) == len(pools) - 1
+    assert len([name for name in found if name.startswith("loadline_pool_requests")]) == 2 * len(pools)
+
+
 def test_each_metric_is_a_part_of_its_own() -> None:
     parts = list(Metrics(dict, "1.2.3").render(status_with({}, {})))
     assert len(parts) > 30

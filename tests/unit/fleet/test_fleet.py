@@ -43,6 +43,17 @@ def test_a_worker_counts_by_its_state() -> None:
     assert (pool.ready, pool.draining_workers()) == (1, 2)
 
 
+@pytest.mark.parametrize(("ratios", "usage"), [((0.6, 0.8), 0.7), ((0.6, None), 0.6), ((None, None), None), ((), 0.0)])
+def test_the_kv_usage_of_a_pool_is_that_of_the_workers_that_report_it(
+    ratios: tuple[float | None, ...], usage: float | None
+) -> None:
+    fleet, pool = fleet_with(*(registered(str(number)) for number in range(len(ratios))))
+    for number, ratio in enumerate(ratios):
+        report = WorkerSample(1, 0, kv_usage_ratio=ratio, waiting_requests=1, running_requests=1)
+        fleet.ingest(reported(str(number), report), START)
+    assert refresh(pool, START).status(START).kv_usage == (None if usage is None else pytest.approx(usage))
+
+
 @pytest.mark.parametrize(
     ("worker", "why"),
     [

@@ -50,6 +50,14 @@ def test_the_load_of_silent_workers_is_unknown_and_not_0() -> None:
     assert fleet_row(model()).waiting_requests == 3
 
 
+def test_pools_whose_workers_report_no_kv_usage_do_not_lower_that_of_a_model() -> None:
+    prefill = replace(pool(4, kv=0.0), pool="prefill", role="prefill", kv_reporting=0)
+    mixed = replace(model(), pools=(replace(pool(4, kv=0.9), kv_reporting=4), prefill))
+    assert fleet_row(mixed).kv_usage_ratio == 0.9
+    assert (point(mixed)["kv:decode"], point(mixed)["kv:prefill"]) == (0.9, None)
+    assert fleet_row(replace(model(), pools=(prefill,))).kv_usage_ratio is None
+
+
 def test_a_standby_shows_no_counts_of_its_former_term() -> None:
     standby = replace(model(), pools=(replace(pool(2, desired=5), pending=3),), epoch=0)
     row = fleet_row(standby)

@@ -383,6 +383,7 @@ class Pool(Struct):
             kv_usage_ratio=self.load.kv_micro / MICRO / self.load.kv_reporting if self.load.kv_reporting else 0.0,
             waiting_requests=self.load.waiting,
             running_requests=self.load.running,
+            kv_reporting=self.load.kv_reporting,
             workers=tuple(self.workers[name].status(now) for name in listed),
             expected_ready_at_ms=self.expected_ready_at_ms(now),
             schedule_replicas_min=self.schedule_minimum.replicas,

@@ -1,5 +1,6 @@
 """Status of an agent: its workers, pools, models and decisions."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 from msgspec import Struct
@@ -103,11 +104,31 @@ class PoolStatus(Struct, frozen=True):
     """Workers of other pools that serve in this one, minus those of this one that serve in others."""
     recommended: int | None = None
     """Workers that the planner recommends, before all limits; None: it recommends no change of ``desired``."""
+    kv_reporting: int | None = None
+    """Workers that report their KV usage, of which ``kv_usage_ratio`` is the mean; None: the agent is older, and means
+    all that are ``fresh``."""
+
+    @property
+    def kv_weight(self) -> int:
+        """Number of workers that ``kv_usage_ratio`` is the mean of."""
+        return self.fresh if self.kv_reporting is None else self.kv_reporting
+
+    @property
+    def kv_usage(self) -> float | None:
+        """Mean KV usage, 0 to 1; 0 without workers; None: it is unknown, as none of them reports it."""
+        return None if self.ready and not self.kv_weight else self.kv_usage_ratio
 
     @property
     def silent(self) -> bool:
         """True if workers are ready and none reports: its load is unknown, and not 0."""
         return self.ready > 0 and not self.fresh
+
+
+def mean_kv_usage(pools: Iterable[PoolStatus]) -> float | None:
+    """Return the mean KV usage of the workers of several pools, 0 to 1; None: it is unknown."""
+    weights = [(pool.kv_weight, pool.kv_usage_ratio) for pool in pools]
+    workers = sum(weight for weight, _ in weights)
+    return sum(weight * ratio for weight, ratio in weights) / workers if workers else None
 
 
 class Total(Struct, frozen=True):

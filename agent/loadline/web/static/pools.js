@@ -102,7 +102,7 @@ class Card {
       pool.draining ? stat("draining", String(pool.draining)) : null,
       silent > 0 ? stat("silent", String(silent)) : null,
       leads && pool.expected_ready_at_ms ? h("span", {}, "ready: ", h("b", {}, counting(pool.expected_ready_at_ms, "until"))) : null,
-      stat("KV in use", pool.fresh ? percent(pool.kv_usage_ratio) : NONE),
+      stat("KV in use", pool.kv_reporting ?? pool.fresh ? percent(pool.kv_usage_ratio) : NONE),
       stat("waiting", load(number(pool.waiting_requests))), stat("running", load(number(pool.running_requests))),
       pool.start_up_ms ? stat("to start", milliseconds(pool.start_up_ms)) : null,
       pool.cost_per_hour !== null ? stat("per hour", number(pool.cost_per_hour)) : null].filter(Boolean));
