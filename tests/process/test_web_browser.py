@@ -48,7 +48,8 @@ class Site:
     """A page of made-up statuses."""
 
     def __init__(self, token_file: str = "", port: int = 0) -> None:
-        self.page = LivePage(lambda: 2, lambda: [state_of(self.page.status)], EventStreams())
+        self.models = 2
+        self.page = LivePage(lambda: self.models, lambda: [state_of(self.page.status)], EventStreams())
         self.paused: list[str] = []
         routes = LiveHandlers(self.page, Access("127.0.0.1", token_file), self.set_paused).routes()
         self._server = HttpServer("127.0.0.1", port, metrics=_no_metrics, healthy=list, ready=list, routes=routes)

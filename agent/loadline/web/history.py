@@ -1,7 +1,9 @@
 """History of the charts: the last hour of each model, in rings of fixed size."""
 
 from array import array
-from math import nan
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from math import isnan, nan
 from typing import Final
 
 from msgspec import Struct
@@ -67,14 +69,25 @@ class ModelHistory:
         return self._points_max
 
     def resize(self, points_max: int, interval_ms: int) -> None:
-        """Keep another number of points, of the present ones the newest, and another time between the next ones."""
+        """Keep another number of points at another interval, of which the present ones become points.
+
+        Of a longer interval the last point is kept. A point is repeated for each shorter interval that it stands for:
+        points that are farther apart look like a time in which the agent did not run.
+        """
         page = self.page()
-        times, unused = page.times_ms[-points_max:], max(0, points_max - len(page.times_ms))
-        self._times = array("q", [*times, *[0] * unused])
+        points = list(_lengthened(page.times_ms, interval_ms))
+        if interval_ms < self._interval_ms:
+            points = list(_shortened(page.times_ms, self._interval_ms, interval_ms))
+        points = points[-points_max:]
+        unused = points_max - len(points)
+        self._times = array("q", [*(at_ms for at_ms, _ in points), *[0] * unused])
+        columns = {name: [column[place] for _, place in points] for name, column in page.series.items()}
         self._columns = {
-            name: array("d", [*column[-points_max:], *[nan] * unused]) for name, column in page.series.items()
+            name: array("d", [*column, *[nan] * unused])
+            for name, column in columns.items()
+            if not all(map(isnan, column))
         }
-        self._points_max, self._interval_ms, self._taken = points_max, interval_ms, len(times)
+        self._points_max, self._interval_ms, self._taken = points_max, interval_ms, len(points)
 
     def page(self) -> HistoryPage:
         """Return the points, oldest first."""
@@ -85,6 +98,20 @@ class ModelHistory:
             [*self._times[cut:end], *self._times[:cut]],
             {name: [*column[cut:end], *column[:cut]] for name, column in sorted(self._columns.items())},
         )
+
+
+def _lengthened(times_ms: Sequence[int], interval_ms: int) -> Iterator[tuple[int, int]]:
+    """Yield the last point of each interval, with its place among the times."""
+    places = {at_ms // interval_ms: place for place, at_ms in enumerate(times_ms)}
+    return ((times_ms[place], place) for place in places.values())
+
+
+def _shortened(times_ms: Sequence[int], before_ms: int, interval_ms: int) -> Iterator[tuple[int, int]]:
+    """Yield points at a shorter interval, with the place among the times of the point that each repeats."""
+    for place, (earlier_ms, at_ms) in enumerate(pairwise((0, *times_ms))):
+        since_ms = max(earlier_ms, at_ms - before_ms)
+        repeats = (at_ms - since_ms - 1) // interval_ms
+        yield from ((at_ms - back * interval_ms, place) for back in range(repeats, -1, -1))
 
 
 class FleetHistory:
@@ -99,9 +126,14 @@ class FleetHistory:
         self.divide_among(models)
 
     def divide_among(self, models: int) -> None:
-        """Divide the points among another number of models: if these are more, each loses its oldest ones."""
+        """Divide the points among another number of models: if these are more, each keeps them farther apart."""
         self._points_max = max(POINTS_MIN, min(POINTS_MAX, FLEET_POINTS_MAX // max(1, models)))
         self._interval_ms = SPAN_MS // self._points_max
+
+    @property
+    def interval_ms(self) -> int:
+        """Time between two points of a model."""
+        return self._interval_ms
 
     def record(self, status: ModelStatus, at_ms: int) -> None:
         """Record the status of a model."""

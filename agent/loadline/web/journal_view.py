@@ -162,7 +162,7 @@ def _frame(frames: _Frames, at_ms: int, name: str) -> JournalFrame:
     models = {model.model: model for model in newest.status.models}
     shown = models.get(name) or next(iter(models.values()), None)
     history, log = FleetHistory(1), DecisionLog(1)
-    page = None
+    page, interval_ms = None, max(history.interval_ms, frames.interval_ms)  # no line is drawn over four of them
     if shown is not None:
         for moment in moments:
             for model in moment.status.models:
@@ -175,10 +175,9 @@ def _frame(frames: _Frames, at_ms: int, name: str) -> JournalFrame:
         log.add(newest.explanations)
         cells = {pool.pool: [*map(worker_cell, pool.workers)] for pool in shown.pools}
         hold = newest.holds.get(shown.model)
-        page = model_page(shown, cells, hold, at_ms=newest.status.at_ms, decisions_revision=log.revision(shown.model))
+        at_ms, revision = newest.status.at_ms, log.revision(shown.model)
+        page = model_page(shown, cells, hold, at_ms=at_ms, interval_ms=interval_ms, decisions_revision=revision)
     chosen = "" if shown is None else shown.model
     rows = [fleet_row(model) for model in newest.status.models]
-    charts = history.page(chosen)
-    interval_ms = max(charts.interval_ms, frames.interval_ms)  # the page draws no line over four of them
-    charts = replace(charts, interval_ms=interval_ms)
+    charts = replace(history.page(chosen), interval_ms=interval_ms)
     return JournalFrame(fleet_page(newest.status, rows), page, charts, log.pages(chosen), frames.problem)

@@ -128,7 +128,8 @@ class LivePage:
                 yield
         hold = None if known is None else known.hold
         revision = self._decisions.revision(model.model)
-        page = model_page(model, workers, hold, at_ms=at_ms, decisions_revision=revision)
+        interval_ms = self._history.interval_ms
+        page = model_page(model, workers, hold, at_ms=at_ms, interval_ms=interval_ms, decisions_revision=revision)
         return encode_event("model", _encode(page), at_ms)
 
 

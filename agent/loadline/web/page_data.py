@@ -83,6 +83,8 @@ class ModelPage(Struct, frozen=True):
     waits: tuple[Wait, ...]
     point: dict[str, float | None]
     """Newest values of the charts, by series."""
+    interval_ms: int
+    """Time between two points of the history; a client that has another one loads the history again."""
     decisions_revision: int
     """Number that rises with each change of the model's list of decisions."""
 
@@ -149,6 +151,7 @@ def model_page(
     hold: Explanation | None,
     *,
     at_ms: int,
+    interval_ms: int,
     decisions_revision: int,
 ) -> ModelPage:
     """Return a model in detail, with the hold that its status is about."""
@@ -159,6 +162,7 @@ def model_page(
         workers=workers,
         waits=tuple(waits(hold, leads=bool(status.epoch))),
         point=point(status),
+        interval_ms=interval_ms,
         decisions_revision=decisions_revision,
     )
 

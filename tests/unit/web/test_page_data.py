@@ -1,3 +1,4 @@
+from itertools import pairwise
 from math import isnan, nan
 
 import msgspec
@@ -63,7 +64,7 @@ def test_a_standby_shows_no_counts_of_its_former_term() -> None:
     row = fleet_row(standby)
     assert (row.desired, row.ready, row.starting, row.decided_at_ms) == (None, 2, 0, None)
     assert point(standby)["desired:decode"] is None
-    page = model_page(standby, {}, explanation(), at_ms=START_MS, decisions_revision=0)
+    page = model_page(standby, {}, explanation(), at_ms=START_MS, interval_ms=5_000, decisions_revision=0)
     assert [one.code for one in page.waits] == ["cooldown"], "what its planner would do is no reason"
 
 
@@ -93,7 +94,7 @@ def test_the_page_of_a_model_lists_workers_once_and_as_arrays() -> None:
     status = model(workers=2)
     cells = {"decode": [worker_cell(one) for one in status.pools[0].workers]}
     page = msgspec.json.decode(
-        msgspec.json.encode(model_page(status, cells, None, at_ms=START_MS, decisions_revision=3))
+        msgspec.json.encode(model_page(status, cells, None, at_ms=START_MS, interval_ms=5_000, decisions_revision=3))
     )
     assert page["workers"] == {"decode": [["decode-1", "ready", 50, 1, 9], ["decode-2", "ready", 50, 2, 10]]}
     assert page["status"]["pools"][0]["workers"] == []
@@ -124,7 +125,7 @@ def test_an_hour_of_any_number_of_models_is_bounded() -> None:
     assert history.page("llama").times_ms == []
 
 
-def test_more_models_leave_each_its_newest_points_and_decisions() -> None:
+def test_more_models_leave_each_its_hour_and_its_newest_decisions() -> None:
     history, log = FleetHistory(1), DecisionLog(1)
     for at_ms in range(0, SPAN_MS, 5_000):
         history.record(model(), at_ms)
@@ -134,13 +135,36 @@ def test_more_models_leave_each_its_newest_points_and_decisions() -> None:
     history.record(model(), SPAN_MS)
     page = history.page("llama")
     assert (len(page.times_ms), page.interval_ms) == (72, 50_000)
-    assert page.times_ms == [*range(SPAN_MS - 71 * 5_000, SPAN_MS + 1, 5_000)]
+    assert page.times_ms == [*range(95_000, SPAN_MS, 50_000), SPAN_MS]
     assert page.series["rate"] == [10.0] * 72
     assert [one.decision_id for one in log.pages("llama")] == ["d63", "d62", "d61", "d60"]
     history.divide_among(1)
     history.record(model(), SPAN_MS + 5_000)
-    assert history.page("llama").times_ms[-3:] == [SPAN_MS - 5_000, SPAN_MS, SPAN_MS + 5_000]
-    assert len(history.page("llama").times_ms) == 73
+    times_ms = history.page("llama").times_ms
+    assert len(times_ms) == 712
+    assert {later - earlier for earlier, later in pairwise(times_ms)} == {5_000}, "the charts have no gap"
+
+
+def test_a_time_without_points_stays_one_at_other_intervals() -> None:
+    history = ModelHistory(points_max=60, interval_ms=60_000)
+    for minute in (1, 2, 12, 13):
+        history.record(minute * 60_000 + 30_000, {"rate": float(minute)})
+    history.resize(720, 5_000)
+    page = history.page()
+    gaps = [(earlier, later) for earlier, later in pairwise(page.times_ms) if later - earlier > 5_000]
+    assert gaps == [(150_000, 695_000)]
+    assert [page.series["rate"].count(value) for value in (1.0, 2.0, 12.0, 13.0)] == [12] * 4
+    history.resize(60, 60_000)
+    assert history.page().series["rate"] == [1.0, 2.0, 2.0, 12.0, 13.0, 13.0], "the last point of each minute"
+
+
+def test_series_without_a_value_are_dropped_when_points_are_divided_again() -> None:
+    history = ModelHistory(points_max=4, interval_ms=1_000)
+    history.record(0, {"rate": 1.0, "ready:gone": 1.0})
+    for second in range(1, 5):
+        history.record(second * 1_000, {"rate": 1.0})
+    history.resize(8, 1_000)
+    assert [*history.page().series] == ["rate"]
 
 
 def test_decisions_have_their_last_state_and_a_revision_that_rises_only_with_a_change() -> None:

@@ -51,8 +51,8 @@ function onEvent(kind, data) {
   } else {
     const first = model === null;
     model = data;
-    if (first) loadHistory(data.status.model);
-    else charts.add(data.at_ms, data.point);
+    if (!first) charts.add(data.at_ms, data.point);
+    if (first || data.interval_ms !== charts.intervalMs) loadHistory(data.status.model);
     if (data.decisions_revision !== revision) loadDecisions(data);
   }
   draw();

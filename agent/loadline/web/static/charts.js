@@ -3,6 +3,7 @@ import { clock, h, milliseconds, minute, number, percent } from "./format.js";
 
 const HOUR_S = 3600;
 const TONES = 6;
+const WHOLE_STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000];
 const STEPS_S = [1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600];
 
 // Each chart: its title, its lines, the format of its values, and a fixed range if it has one.
@@ -65,21 +66,14 @@ export class Charts {
     for (const chart of this.charts) this.fill(chart, columns, nowMs);
   }
 
-  // The expected time before a point: at least that between the two before it, or after the first, that to the third.
-  // Points from before a reload with fewer models are farther apart than the present interval.
-  spacingMs(index) {
-    const [first, second] = index > 1 ? [index - 2, index - 1] : [1, 2];
-    return Math.max(this.intervalMs, this.points[second]?.at - this.points[first]?.at || 0);
-  }
-
   // All times: those of the points, those until which the forecast reaches, and a gap where the agent did not run.
   columns(nowMs) {
     const rows = [];
-    this.points.forEach((point, index) => {
+    for (const point of this.points) {
       const last = rows.at(-1);
-      if (last && point.at - last.at > 4 * this.spacingMs(index)) rows.push({ at: last.at + this.intervalMs });
+      if (last && point.at - last.at > 4 * this.intervalMs) rows.push({ at: last.at + this.intervalMs });
       rows.push({ ...point });
-    });
+    }
     const forecasts = newestForecasts(this.points);
     let place = 0;
     for (const row of rows) {
@@ -185,7 +179,7 @@ export class Charts {
       },
       axes: [
         { ...axis, size: 2.8 * unit, gap: 0.7 * unit, grid: { show: false }, space: 7.6 * unit, incrs: STEPS_S, values: times },
-        { ...axis, size: 5 * unit, gap: 0.4 * unit, space: 3.4 * unit, incrs: definition.whole ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] : undefined,
+        { ...axis, size: 5 * unit, gap: 0.4 * unit, space: 3.4 * unit, incrs: definition.whole ? WHOLE_STEPS : undefined,
           values: (_plot, ticks) => ticks.map((tick) => definition.format(tick)) },
       ],
       series: [{}, ...lines.map((line) => ({

@@ -1,5 +1,5 @@
 // Decisions on a line of the last hour, and as a list whose entries open to the explanation.
-import { clock, counting, exact, h, minute, plural, words } from "./format.js";
+import { clock, counting, day, exact, h, minute, plural, words } from "./format.js";
 
 const HOUR_MS = 3600000;
 const SPAN_MIN_MS = 300000;
@@ -25,7 +25,7 @@ export class Decisions {
       this.pages = pages;
       const open = new Set([...this.list.querySelectorAll("details[open]")].map((one) => one.dataset.key));
       const shown = this.all ? pages : pages.slice(0, SHOWN);
-      this.list.replaceChildren(...shown.map((page) => entry(page, open.has(key(page)), page === pages[0])));
+      this.list.replaceChildren(...shown.map((page) => entry(page, nowMs, open.has(key(page)), page === pages[0])));
       this.more.hidden = shown.length === pages.length;
       this.more.textContent = `Show all ${pages.length}`;
       if (pages.length) this.root.replaceChildren(this.line, this.list, this.more);
@@ -80,13 +80,14 @@ function state(page, isNewest) {
   return tag("on", page.state === "committed" ? "waits for a scaler" : page.state);
 }
 
-function entry(page, open, isNewest) {
+function entry(page, nowMs, open, isNewest) {
+  const time = day(page.at_ms) === day(nowMs) ? clock(page.at_ms) : `${day(page.at_ms).slice(5)} ${clock(page.at_ms)}`;
   const shown = changes(page).map(([pool, count]) => h("span", { class: "change" }, `${pool} ${page.current[pool]}`, h("span", { class: "arrow" }, "→"), String(count)));
   const reasons = [...page.recommendations.flatMap((one) => one.reasons), ...page.limits];
   const changed = changes(page).map(([pool]) => `${pool}: `);
   const why = reasons.find((reason) => changed.some((pool) => reason.startsWith(pool))) || reasons[0] || "";
   const details = h("details", { open },
-    h("summary", {}, h("time", { datetime: new Date(page.at_ms).toISOString() }, clock(page.at_ms)),
+    h("summary", {}, h("time", { datetime: new Date(page.at_ms).toISOString() }, time),
       h("span", {}, shown.length ? shown : "same counts again"), h("span", { class: "why" }, why), state(page, isNewest)));
   details.dataset.key = key(page);
   // The body is built when it is opened: most never are.

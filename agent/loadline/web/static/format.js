@@ -56,6 +56,8 @@ export function duration(ms) {
 
 const clockFormat = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const minuteFormat = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+const dayFormat = new Intl.DateTimeFormat("en-CA", { year: "numeric", month: "2-digit", day: "2-digit" });
+export const day = (ms) => dayFormat.format(ms);
 export const clock = (ms) => clockFormat.format(ms);
 export const minute = (ms) => minuteFormat.format(ms);
 

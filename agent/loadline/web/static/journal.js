@@ -1,7 +1,5 @@
 // The slider of `loadline view`: asks for the fleet at a time of the journal, one request at a time.
-import { clock, duration, h } from "./format.js";
-
-const dayFormat = new Intl.DateTimeFormat("en-CA", { year: "numeric", month: "2-digit", day: "2-digit" });
+import { clock, day, duration, h } from "./format.js";
 
 export class Journal {
   constructor(root, show, chosen) {
@@ -14,7 +12,7 @@ export class Journal {
 
   async start() {
     if (this.span) { this.seek(Number(this.slider.value)); return; }
-    this.span = await (await fetch("/api/journal")).json();
+    try { this.span = await (await fetch("/api/journal")).json(); } catch { setTimeout(() => this.start(), 1000); return; }
     const { from_ms: from, to_ms: to } = this.span;
     this.slider = h("input", { type: "range", min: String(from), max: String(to), step: "1000", value: String(to), "aria-label": "Time in the journal" });
     this.text = h("output", {});
@@ -35,7 +33,7 @@ export class Journal {
     const { from_ms: from, to_ms: to } = this.span;
     const time = Math.max(from, Math.min(to, at));
     this.slider.value = String(time);
-    const text = `${dayFormat.format(time)} ${clock(time)}`;
+    const text = `${day(time)} ${clock(time)}`;
     this.text.textContent = text;
     this.slider.setAttribute("aria-valuetext", text);
     this.wanted = time;

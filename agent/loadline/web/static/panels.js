@@ -20,6 +20,7 @@ export function once(root, data, build) {
 }
 
 export function drawFleet(root, rows, chosen, choose) {
+  const [scrolled, focused] = [root.querySelector(".many")?.scrollTop, root.contains(document.activeElement) && document.activeElement];
   once(root, [rows, chosen], () => {
     const body = rows.map((row) => {
       const link = h("a", { href: `#${encodeURIComponent(row.model)}`, "aria-current": row.model === chosen ? "true" : null }, row.model);
@@ -42,6 +43,11 @@ export function drawFleet(root, rows, chosen, choose) {
     if (rows.length <= MANY) return table;
     return [h("p", { class: "sum" }, ...sums(rows)), h("div", { class: "many", tabindex: "0", role: "group", "aria-label": "List of models" }, table)];
   });
+  // Rates change with each status: a reader must not lose the place in a long list.
+  const list = root.querySelector(".many");
+  const same = focused && !focused.isConnected && (focused.href ? root.querySelector(`a[href="${CSS.escape(focused.getAttribute("href"))}"]`) : list);
+  if (same) same.focus({ preventScroll: true });
+  if (list && scrolled) list.scrollTop = scrolled;
 }
 
 // What a long list has in it, before anybody scrolls.
