@@ -12,26 +12,22 @@ _SWEEP_S: Final = 5.0
 
 
 class IdleConnections:
-    """Connections without a request, and the middleware that knows those with one."""
+    """Connections without a request, and the middleware that begins their time anew with each request."""
 
     def __init__(self) -> None:
-        self._busy: set[object] = set()
         self._since_s: dict[web.RequestHandler, float] = {}
 
     @web.middleware
     async def track(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Record that a connection has a request."""
-        self._busy.add(request.protocol)
-        try:
-            return await handler(request)
-        finally:
-            self._busy.discard(request.protocol)
+        """Record that a connection has a request, which may end before the next sweep."""
+        self._since_s.pop(request.protocol, None)
+        return await handler(request)
 
     def close_overdue(self, server: web.Server, now_s: float) -> None:
         """Close the connections that have had no request for too long."""
-        idle = [one for one in server.connections if one not in self._busy]
+        idle = [one for one in server.connections if _waits_for_request(one)]
         self._since_s = {one: self._since_s.get(one, now_s) for one in idle}
         for connection, since_s in self._since_s.items():
             if now_s - since_s >= IDLE_S:
@@ -42,3 +38,9 @@ class IdleConnections:
         while True:
             self.close_overdue(server, asyncio.get_running_loop().time())
             await asyncio.sleep(_SWEEP_S)
+
+
+def _waits_for_request(connection: web.RequestHandler) -> bool:
+    """Return False also for a request that has arrived, and of which the middleware hears in the loop's next steps."""
+    waiter = connection._waiter  # noqa: SLF001 - aiohttp has no public name for it; its own time limit asks the same
+    return waiter is not None and not waiter.done()

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from aiohttp import web
@@ -13,6 +14,7 @@ from loadline.gateway.idle_connections import IDLE_S, IdleConnections
 from tests.support.gateway_rig import GatewayRig, gateway_rig
 from tests.waiting import until
 
+_GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 _HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n"
 
 
@@ -41,9 +43,21 @@ def test_a_body_that_does_not_arrive_is_refused(monkeypatch: pytest.MonkeyPatch)
     asyncio.run(scenario())
 
 
+@asynccontextmanager
+async def served(application: web.Application, idle: IdleConnections) -> AsyncIterator[tuple[web.Server, int]]:
+    """Serve an application, whose connections are closed by hand; yield its server and port."""
+    application.middlewares.append(idle.track)
+    async with TestServer(application) as started:
+        assert started.runner is not None
+        server = started.runner.server
+        assert server is not None
+        assert started.port is not None
+        yield server, started.port
+
+
 def test_a_connection_without_a_request_is_closed_even_if_it_sends_headers() -> None:
     async def scenario() -> None:
-        application = web.Application(middlewares=[(idle := IdleConnections()).track])
+        application, idle = web.Application(), IdleConnections()
         arrived, may_answer = asyncio.Event(), asyncio.Event()
 
         async def answer(_request: web.Request) -> web.Response:
@@ -52,13 +66,10 @@ def test_a_connection_without_a_request_is_closed_even_if_it_sends_headers() -> 
             return web.Response()
 
         application.router.add_get("/", answer)
-        async with TestServer(application) as served:
-            assert served.runner is not None
-            server = served.runner.server
-            assert server is not None
-            slow, writer = await asyncio.open_connection("127.0.0.1", served.port)
-            busy, asking = await asyncio.open_connection("127.0.0.1", served.port)
-            asking.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        async with served(application, idle) as (server, port):
+            slow, writer = await asyncio.open_connection("127.0.0.1", port)
+            busy, asking = await asyncio.open_connection("127.0.0.1", port)
+            asking.write(_GET)
             writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n")
             await arrived.wait()
             await until(lambda: len(server.connections) == 2, "both are connected")
@@ -74,6 +85,60 @@ def test_a_connection_without_a_request_is_closed_even_if_it_sends_headers() -> 
             assert (await busy.readline()).startswith(b"HTTP/1.1 200")
             for one in (writer, asking):
                 one.close()
+
+    asyncio.run(scenario())
+
+
+def at_once() -> web.Application:
+    """Return an application that answers each request without a wait."""
+
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response()
+
+    application = web.Application()
+    application.router.add_get("/", answer)
+    return application
+
+
+async def waiting(server: web.Server) -> web.RequestHandler:
+    """Return the only connection, once it waits for a request."""
+    await until(lambda: [one._waiter for one in server.connections if one._waiter], "it waits for a request")
+    [connection] = server.connections
+    return connection
+
+
+def test_a_connection_is_idle_from_its_last_request_on_however_short_that_was() -> None:
+    async def scenario() -> None:
+        idle = IdleConnections()
+        async with served(at_once(), idle) as (server, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            for now_s in (0.0, IDLE_S - 1, IDLE_S):
+                await waiting(server)
+                idle.close_overdue(server, now_s)
+                writer.write(_GET)
+                assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            await waiting(server)
+            for now_s in (IDLE_S + 1, 2 * IDLE_S):
+                idle.close_overdue(server, now_s)
+                assert len(server.connections) == 1
+            idle.close_overdue(server, 2 * IDLE_S + 1)
+            assert await reader.read() == b""
+            writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_arrives_when_the_time_of_its_connection_ends_is_answered() -> None:
+    async def scenario() -> None:
+        idle = IdleConnections()
+        async with served(at_once(), idle) as (server, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            connection = await waiting(server)
+            idle.close_overdue(server, 0.0)
+            connection.data_received(_GET)  # as when the loop has read it, and no task has run since
+            idle.close_overdue(server, IDLE_S)
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            writer.close()
 
     asyncio.run(scenario())
 
