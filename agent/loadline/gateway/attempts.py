@@ -1,13 +1,16 @@
 """Attempts to have one request answered, at one worker after the other."""
 
 import time
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from loadline.adapters.logs import bounded
 from loadline.gateway.backends import Backend
 from loadline.gateway.engine_client import is_of_other_model
 from loadline.gateway.errors import ApiError
 from loadline.gateway.model import ServedModel
+from loadline.gateway.traffic import Measured
 
 ATTEMPTS_MAX: Final = 3
 """Answers that may fail before the client gets the failure: a request that ends engines must not end all of them."""
@@ -83,6 +86,20 @@ class Attempts:
         self.failed(backend, f"it answered {status}")
         return True
 
+    def finished(self, backend: Backend, body: bytes, measured: Measured) -> bool:
+        """Count a whole answer; return False if its engine aborted it, and the next worker should be tried.
+
+        Raises:
+            ApiError: It was the last attempt.
+        """
+        answered = _decoded(body)
+        if _is_aborted(answered):
+            self.failed(backend, "it aborted the request")
+            return False
+        measured.read_usage(answered.get("usage"))
+        self._model.traffic.finish(measured)
+        return True
+
     def progressed(self) -> None:
         """Record that an engine has produced output: earlier failures no longer count, and time begins anew."""
         self._failed.clear()
@@ -92,3 +109,20 @@ class Attempts:
     def _begin_time(self) -> None:
         self._was_served = True
         self._deadline_s = time.monotonic() + self._model.hold_s
+
+
+def _decoded(body: bytes) -> dict[str, Any]:
+    """Return an answer; empty if it is no JSON object."""
+    try:
+        answered = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    return answered if isinstance(answered, dict) else {}
+
+
+def _is_aborted(answered: dict[str, Any]) -> bool:
+    """Return whether an engine that ends has cut an output off, which vLLM answers with 200."""
+    choices = answered.get("choices")
+    return isinstance(choices, list) and any(
+        isinstance(one, dict) and one.get("finish_reason") == "abort" for one in choices
+    )

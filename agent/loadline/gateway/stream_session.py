@@ -165,7 +165,7 @@ class StreamSession:
                 EngineWait(backend, self._model.stall_s, self._model.backends.has_other) as wait,
                 self._engines.post(backend, *sent, self._sent) as answer,
             ):
-                if answer.status != _OK or answer.content_type == "application/json":  # some ignore `stream`
+                if answer.status != _OK or answer.content_type != "text/event-stream":  # some ignore `stream`
                     return await self._refused(backend, answer)
                 self._answer = answer
                 await self._relay(answer, wait)
@@ -245,6 +245,8 @@ class StreamSession:
         if self._response is None:
             if self._reply.asks_ids and answer.status in _REFUSES_FIELD and b"return_token_ids" in body:
                 backend.refuses_ids.add(self._asked.endpoint)
+                return None
+            if answer.ok and not self._attempts.finished(backend, body, self._measured):
                 return None
             return web.Response(status=answer.status, body=body, headers=headers.to_client(answer.headers))
         shown = body[:200].decode(errors="replace")

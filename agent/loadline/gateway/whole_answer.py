@@ -1,9 +1,7 @@
 """Answers that are not streamed: until the engine has answered, another one can begin anew."""
 
 import asyncio
-from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from loadline.gateway import headers
@@ -46,28 +44,6 @@ async def answer_whole(
             continue
         if attempts.may_retry(backend, answer.status, body):
             continue
-        if answer.ok:
-            answered = _decoded(body)
-            if _is_aborted(answered):
-                attempts.failed(backend, "it aborted the request")
-                continue
-            measured.read_usage(answered.get("usage"))
-            model.traffic.finish(measured)
+        if answer.ok and not attempts.finished(backend, body, measured):
+            continue
         return web.Response(status=answer.status, body=body, headers=headers.to_client(answer.headers))
-
-
-def _decoded(body: bytes) -> dict[str, Any]:
-    """Return an answer; empty if it is no JSON object."""
-    try:
-        answered = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
-    return answered if isinstance(answered, dict) else {}
-
-
-def _is_aborted(answered: dict[str, Any]) -> bool:
-    """Return whether an engine that ends has cut an output off, which vLLM answers with 200."""
-    choices = answered.get("choices")
-    return isinstance(choices, list) and any(
-        isinstance(one, dict) and one.get("finish_reason") == "abort" for one in choices
-    )

@@ -61,7 +61,8 @@ def test_the_time_in_the_queue_of_an_engine_that_dies_does_not_count_as_waiting_
     asyncio.run(scenario())
 
 
-def test_a_whole_answer_that_its_engine_aborted_is_asked_for_again() -> None:
+@streamed_or_whole
+def test_a_whole_answer_that_its_engine_aborted_is_asked_for_again(*, stream: bool) -> None:
     choice = {"index": 0, "text": "", "finish_reason": "abort"}
 
     async def scenario() -> None:
@@ -71,8 +72,11 @@ def test_a_whole_answer_that_its_engine_aborted_is_asked_for_again() -> None:
             FakeEngine() as good,
         ):
             rig.model.backends.update([record("a", ending.address), record("b", good.address)])
-            status, got = await rig.post(COMPLETIONS, WHOLE)
-            assert (status, got["choices"][0]["finish_reason"]) == (200, "length")
+            if stream:
+                assert (await rig.stream(**asked(COMPLETIONS))).finish == "length"
+            else:
+                status, got = await rig.post(COMPLETIONS, WHOLE)
+                assert (status, got["choices"][0]["finish_reason"]) == (200, "length")
 
     asyncio.run(scenario())
 

@@ -60,15 +60,19 @@ def test_an_error_field_that_is_null_is_none() -> None:
     asyncio.run(scenario())
 
 
-def test_an_answer_in_json_to_a_request_for_a_stream_reaches_the_client() -> None:
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
+def test_a_whole_answer_to_a_request_for_a_stream_reaches_the_client_and_counts(content_type: str) -> None:
     async def scenario() -> None:
-        body = b'{"choices": [], "note": "streams are not supported"}'
-        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+        body = b'{"choices": [], "note": "no streams", "usage": {"prompt_tokens": 5, "completion_tokens": 7}}'
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n\r\n".encode()
         async with gateway_rig(0) as (rig, _), RawEngine(head + body) as engine:
             rig.model.backends.update([record("w", engine.address)])
-            async with rig.session.post(rig.url + COMPLETIONS, json={"model": MODEL, **asked(COMPLETIONS)}) as answer:
+            wanted = {"model": MODEL, "stream": True, **asked(COMPLETIONS)}
+            async with rig.session.post(rig.url + COMPLETIONS, json=wanted) as answer:
                 assert (answer.status, await answer.read()) == (200, body)
             assert engine.requests == 1
+            sample = rig.frontend._interval.sample(1, 1, queued=0, in_flight=0)
+            assert (sample.arrivals, sample.completed, sample.osl_tokens) == (1, 1, 7)
 
     asyncio.run(scenario())
 
