@@ -62,9 +62,14 @@ class StreamReply:
         """True once the client was sent the usage."""
 
     @property
+    def ended(self) -> bool:
+        """True once no engine can add to the output."""
+        return self.finished or self.done or self.failed
+
+    @property
     def can_continue(self) -> bool:
         """True if another engine can continue the stream now."""
-        return not self.obstacle and self._prompt_ids is not None and not self.finished
+        return not self.obstacle and self._prompt_ids is not None and not self.ended
 
     @property
     def uncertain_ids(self) -> list[int]:
@@ -152,7 +157,9 @@ class StreamReply:
         return self._advance(chunk, choice)
 
     def end(self) -> list[bytes]:
-        """Return the events that end a stream whose output is complete, or has its maximum length."""
+        """Return the events that end a stream: none follow an end or an error that the engine has sent."""
+        if self.done or self.failed:
+            return []
         events: list[bytes] = []
         if not self.finished:
             last: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}

@@ -88,7 +88,7 @@ class StreamSession:
 
     def stop(self) -> StopReply:
         """Close the connection to the engine, if the last chunk that the client has can be the last from there."""
-        if self._reply.finished or self._reply.done:
+        if self._reply.ended:
             return StopReply("ended")
         if self._answer is None or self._next is not None:
             return StopReply("later", "its engine has not answered yet")
@@ -159,7 +159,7 @@ class StreamSession:
         try:
             sent = await self._next_request(backend)
             if sent is None:
-                return await self._end(self._reply.end())
+                return await self._end()
             async with (
                 asyncio.timeout(self._model.first_byte_s) as self._first_byte,
                 EngineWait(backend, self._model.stall_s, self._model.backends.has_other) as wait,
@@ -183,8 +183,8 @@ class StreamSession:
         if self._next is not None:
             self._begin_anew()
             return None
-        if self._reply.finished or self._reply.done:
-            return await self._end([] if self._reply.done else self._reply.end())
+        if self._reply.ended:
+            return await self._end()
         self._break_off(backend, broken)
         return None
 
@@ -207,7 +207,7 @@ class StreamSession:
             await self._pass_on(reader.feed(piece), answer)
             if self._reply.done:
                 return
-            wait.begin(has_output=self._first_byte is None, can_move=self._can_move or self._reply.finished)
+            wait.begin(has_output=self._first_byte is None, can_move=self._can_move or self._reply.ended)
 
     async def _pass_on(self, received: Iterable[bytes], answer: aiohttp.ClientResponse) -> None:
         """Send the client what it gets for events of the engine."""
@@ -271,12 +271,12 @@ class StreamSession:
             self._measured.osl_tokens, self._measured.first_s = 0, None
             self._reply = StreamReply(self._asked, self._measured)
 
-    async def _end(self, events: list[bytes]) -> web.StreamResponse:
+    async def _end(self) -> web.StreamResponse:
         if self._reply.failed:
             self.failure_status = web.HTTPBadGateway.status_code
         else:
             self._model.traffic.finish(self._measured)
-        return await self._close(events)
+        return await self._close(self._reply.end())
 
     async def _end_with(self, error: ApiError) -> web.StreamResponse:
         """End a stream that has begun with an error, as engines do."""
