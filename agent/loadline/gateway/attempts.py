@@ -96,7 +96,7 @@ class Attempts:
         if _is_aborted(answered):
             self.failed(backend, "it aborted the request")
             return False
-        measured.read_usage(answered.get("usage"))
+        measured.read_answer(answered)
         self._model.traffic.finish(measured)
         return True
 

@@ -180,7 +180,8 @@ class StreamReply:
         if others:
             self.obstacle = self.obstacle or others
         if new_ids or (self.obstacle and (text or others)):
-            self._measured.count_tokens(len(new_ids) or 1)
+            index = choice.get("index")
+            self._measured.count_tokens(len(new_ids) or 1, index if isinstance(index, int) else 0)
         if finish is not None and self._one_output:
             self.finished = True
         if text or others or finish is not None:

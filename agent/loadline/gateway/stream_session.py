@@ -268,7 +268,7 @@ class StreamSession:
     def _begin_anew(self) -> None:
         """Forget the output of a stream of which the client has nothing."""
         if self._response is None:
-            self._measured.osl_tokens, self._measured.first_s = 0, None
+            self._measured.forget_output()
             self._reply = StreamReply(self._asked, self._measured)
 
     async def _end(self) -> web.StreamResponse:

@@ -1,7 +1,7 @@
 """Traffic of a model, reported like that of any frontend."""
 
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
@@ -42,17 +42,37 @@ class Measured(Struct):
     chars: int
     first_s: float | None = None
     """Time of the first token; None: unknown."""
-    last_s: float = 0.0
+    last_s: dict[int, float] = {}
+    """Time of the last token of each output of a stream, by its index."""
+    following_s: float = 0.0
+    """Time from the first token of an output to its last one, summed over the outputs."""
     isl_tokens: int | None = None
     cached_tokens: int | None = None
+    outputs: int = 1
     osl_tokens: int = 0
+    """Tokens of all outputs together."""
 
-    def count_tokens(self, tokens: int) -> None:
-        """Count output tokens that arrived now."""
-        self.last_s = time.monotonic()
+    def count_tokens(self, tokens: int, output: int) -> None:
+        """Count tokens of an output that arrived now."""
+        now_s = time.monotonic()
         if self.first_s is None:
-            self.first_s = self.last_s
+            self.first_s = now_s
+        self.following_s += now_s - self.last_s.get(output, now_s)
+        self.last_s[output] = now_s
+        self.outputs = len(self.last_s)
         self.osl_tokens += tokens
+
+    def forget_output(self) -> None:
+        """Begin to count anew: another engine begins the answer."""
+        self.first_s, self.following_s, self.osl_tokens = None, 0.0, 0
+        self.last_s.clear()
+
+    def read_answer(self, answered: dict[str, Any]) -> None:
+        """Take counts from an answer that is not streamed."""
+        choices = answered.get("choices")
+        if isinstance(choices, list) and choices:
+            self.outputs = len(choices)
+        self.read_usage(answered.get("usage"))
 
     def read_usage(self, usage: object) -> None:
         """Take counts from the ``usage`` of an answer."""
@@ -107,15 +127,16 @@ class ModelTraffic:
                 self._ratio.learn(measured.chars, measured.isl_tokens)
             if measured.cached_tokens is not None:
                 self.frontend.looked_up(measured.isl_tokens, measured.cached_tokens)
-        following = measured.osl_tokens - 1
+        following = measured.osl_tokens - measured.outputs
         if measured.first_s is None:
-            # Its times are unknown. Within the time that both objectives allow together, it met both.
+            # Its times are unknown. Within the time that both objectives allow together for an output of the mean
+            # length, it met both.
             goal, took_ms = self._objectives, (now_s - measured.arrived_s) * 1_000
-            met = None if goal is None else took_ms <= goal.ttft_ms + goal.itl_ms * max(following, 0)
+            met = None if goal is None else took_ms <= goal.ttft_ms + goal.itl_ms * max(following, 0) / measured.outputs
             self.frontend.finished(measured.osl_tokens, None, None, ttft_met=met, itl_met=met)
             return
         ttft_ms = (measured.first_s - measured.arrived_s) * 1_000
-        itl_ms = (measured.last_s - measured.first_s) * 1_000 / following if following > 0 else None
+        itl_ms = measured.following_s * 1_000 / following if following > 0 else None
         ttft_met = itl_met = None
         if self._objectives is not None:
             ttft_met = ttft_ms <= self._objectives.ttft_ms
