@@ -143,14 +143,13 @@ class StreamSession:
         """Return the worker that a stopped stream continues at; None: it was not stopped, or none claims it."""
         if self._next is None:
             return None
-        try:
-            async with asyncio.timeout(_CLAIM_S):
-                return await self._next
-        except TimeoutError:
+        # `asyncio.timeout` would lose a claim that is granted in the turn of the loop in which the time ends.
+        granted, _ = await asyncio.wait([self._next], timeout=_CLAIM_S)
+        claimed = self._next.result() if granted else None
+        self._next = None
+        if claimed is None:
             _log.warning("not_claimed", model=self._model.name, remedy="It continues at another worker.")
-            return None
-        finally:
-            self._next = None
+        return claimed
 
     async def _run_at(self, backend: Backend) -> web.StreamResponse | None:
         """Relay the answer of a worker; return None if another attempt follows."""

@@ -11,6 +11,7 @@ from loadline.gateway import stream_session
 from tests.support.fake_engine import Gate, greedy
 from tests.support.gateway_rig import gateway_rig
 from tests.support.moving_streams import CHAT, COMPLETIONS, TOKENS, asked, assert_unbroken, at_gate, claim, only, stop
+from tests.support.virtual_time import run_virtual
 from tests.waiting import until
 
 
@@ -139,6 +140,29 @@ def test_a_stream_that_nobody_claims_continues_under_a_new_owner(monkeypatch: py
             assert_unbroken(await streaming, COMPLETIONS)
 
     asyncio.run(scenario())
+
+
+def test_a_claim_that_is_granted_when_its_time_ends_is_kept() -> None:
+    async def scenario() -> None:
+        async with gateway_rig(2) as (rig, engines):
+            engines[0].pace = gate = Gate(7)
+            streaming = asyncio.create_task(rig.stream(**asked(COMPLETIONS)))
+            await at_gate(gate)
+            _, stream = await stop(rig)
+            loop, granted = asyncio.get_running_loop(), asyncio.Event()
+
+            def claim_at_last() -> None:
+                assert claim(rig, stream, "w1")
+                granted.set()
+
+            # Timers that are due within 1 us are one turn of the loop: the claim, then the end of the time.
+            loop.call_at(loop.time() + stream_session._CLAIM_S - 1e-7, claim_at_last)
+            await granted.wait()
+            gate.advance()
+            assert_unbroken(await streaming, COMPLETIONS)
+            assert len(engines[0].bodies) == len(engines[1].bodies) == 1
+
+    run_virtual(scenario())
 
 
 def test_a_running_stream_cannot_be_claimed() -> None:
