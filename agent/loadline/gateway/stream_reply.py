@@ -57,7 +57,7 @@ class StreamReply:
         self.done = False
         """True once the stream is complete."""
         self.failed = False
-        """True once the client was sent an error of the engine."""
+        """True once the client was sent an error of the engine, or output that it aborted."""
         self._has_usage = False
         """True once the client was sent the usage."""
 
@@ -175,8 +175,10 @@ class StreamReply:
         new_ids = self._take_ids(chunk, choice)
         text, others = self._text(choice)
         finish = choice.get("finish_reason")
-        if finish == "abort" and (self.can_continue or not self.started):
-            raise EngineFailed("the engine aborted the request")
+        if finish == "abort":
+            if self.can_continue or not self.started:
+                raise EngineFailed("the engine aborted the request")
+            self.failed = True
         if others:
             self.obstacle = self.obstacle or others
         if new_ids or (self.obstacle and (text or others)):

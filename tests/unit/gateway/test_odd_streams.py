@@ -50,6 +50,20 @@ def test_a_stream_that_ends_with_an_error_is_not_counted_as_served(end: bytes) -
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("end", [DONE, b""])
+def test_an_aborted_stream_that_cannot_move_is_not_counted_as_served(end: bytes) -> None:
+    async def scenario() -> None:
+        aborted = event(id="c", choices=[{"index": 0, "text": "", "finish_reason": "abort"}])
+        async with gateway_rig(0) as (rig, _), RawEngine(STREAM + text_event("a") + aborted + end) as engine:
+            rig.model.backends.update([record("w", engine.address)])
+            got = await rig.stream(**asked(COMPLETIONS))
+            assert (got.text, got.finish) == ("a", "abort")
+            assert rig.frontend._interval.sample(1, 1, queued=0, in_flight=0).completed == 0
+            assert await counted(rig, 502)
+
+    asyncio.run(scenario())
+
+
 def test_an_error_field_that_is_null_is_none() -> None:
     async def scenario() -> None:
         raw = STREAM + text_event("a", error=None) + text_event("b", error=None) + DONE
