@@ -175,15 +175,15 @@ class StreamReply:
         new_ids = self._take_ids(chunk, choice)
         text, others = self._text(choice)
         finish = choice.get("finish_reason")
+        if new_ids or others or (self.obstacle and text):
+            index = choice.get("index")
+            self._measured.count_tokens(len(new_ids) or 1, index if isinstance(index, int) else 0)
         if finish == "abort":
             if self.can_continue or not self.started:
                 raise EngineFailed("the engine aborted the request")
             self.failed = True
         if others:
             self.obstacle = self.obstacle or others
-        if new_ids or (self.obstacle and (text or others)):
-            index = choice.get("index")
-            self._measured.count_tokens(len(new_ids) or 1, index if isinstance(index, int) else 0)
         if finish is not None and self._one_output:
             self.finished = True
         if text or others or finish is not None:

@@ -64,6 +64,21 @@ def test_an_aborted_stream_that_cannot_move_is_not_counted_as_served(end: bytes)
     asyncio.run(scenario())
 
 
+def test_tokens_that_came_with_an_abort_are_not_taken_from_those_before() -> None:
+    async def scenario() -> None:
+        def tokens(text: str, ids: list[int], finish: str | None) -> bytes:
+            choice = {"index": 0, "text": text, "token_ids": ids, "prompt_token_ids": [97], "finish_reason": finish}
+            return event(id="c", choices=[choice])
+
+        first, second = tokens("a", [1], None) + tokens("", [2, 3, 4], "abort"), tokens("b", [2], "stop")
+        async with gateway_rig(0) as (rig, _), RawEngine(STREAM + first) as a, RawEngine(STREAM + second + DONE) as b:
+            rig.model.backends.update([record("a", a.address), record("b", b.address)])
+            assert (await rig.stream(**asked(COMPLETIONS))).text == "ab"
+            assert rig.frontend._interval.sample(1, 1, queued=0, in_flight=0).osl_tokens == 2
+
+    asyncio.run(scenario())
+
+
 def test_an_error_field_that_is_null_is_none() -> None:
     async def scenario() -> None:
         raw = STREAM + text_event("a", error=None) + text_event("b", error=None) + DONE
