@@ -180,7 +180,6 @@ class StreamSession:
         finally:
             self._answer = self.backend = self._first_byte = None
         if self._next is not None:
-            self._begin_anew()
             return None
         if self._reply.ended:
             return await self._end()
@@ -188,7 +187,9 @@ class StreamSession:
         return None
 
     async def _next_request(self, backend: Backend) -> tuple[str, bytes] | None:
-        if self._response is None:
+        if self._response is None:  # the client has nothing of earlier answers, and they say nothing about the next one
+            self._measured.forget_output()
+            self._reply = StreamReply(self._asked, self._measured)
             return self._reply.first_body(with_ids=self._asked.endpoint not in backend.refuses_ids)
         if not self._reply.is_between_characters:
             self._reply.settle(await self._engines.complete_tokens(backend, self._reply.uncertain_ids, self._asking))
@@ -259,16 +260,9 @@ class StreamSession:
             ApiError: No other engine can continue the stream.
         """
         self._attempts.failed(backend, reason)
-        self._begin_anew()
         if self._response is not None and not self._reply.can_continue:
             cause = f"`{self._reply.obstacle}` keeps it there" if self._reply.obstacle else "it cannot be continued"
             raise ApiError(502, f"{backend.record.worker} failed, and {cause}: {reason}")
-
-    def _begin_anew(self) -> None:
-        """Forget the output of a stream of which the client has nothing."""
-        if self._response is None:
-            self._measured.forget_output()
-            self._reply = StreamReply(self._asked, self._measured)
 
     async def _end(self) -> web.StreamResponse:
         if self._reply.failed:

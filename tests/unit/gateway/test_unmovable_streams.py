@@ -78,6 +78,18 @@ def test_an_engine_without_token_ids_keeps_its_streams() -> None:
     asyncio.run(scenario())
 
 
+def test_an_engine_that_refuses_token_ids_keeps_no_stream_that_it_fails() -> None:
+    async def scenario() -> None:
+        async with gateway_rig(2) as (rig, engines):
+            engines[0].refuses_chat_ids = True
+            engines[0].statuses = [200, 503]
+            engines[1].die_after = 9
+            assert_unbroken(await rig.stream(CHAT, **asked(CHAT)), CHAT)
+            assert engines[0].paths == [CHAT, CHAT, COMPLETIONS]
+
+    asyncio.run(scenario())
+
+
 def test_an_engine_that_does_not_tell_its_context_continues_no_stream_without_limit() -> None:
     async def scenario() -> None:
         async with gateway_rig(2) as (rig, engines):
