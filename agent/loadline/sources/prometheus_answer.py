@@ -4,7 +4,9 @@ The query is a range of raw samples, since those have the times at which they we
 """
 
 import re
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from math import inf
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -19,6 +21,9 @@ _LABEL: Final = re.compile(r"[A-Za-z_]\w*")
 _MS_MAX: Final = 10**15
 # Labels of who read a series. One target that two jobs read, or two servers of a pair, has each of its series twice.
 _READERS: Final = frozenset(("job", "service", "endpoint", "prometheus", "prometheus_replica", "receive_replica"))
+
+# A scrape that failed once leaves two intervals.
+_INTERVALS_MAX: Final = 2.5
 
 _Sample = tuple[Annotated[float, Meta(ge=0, le=1e12)], str]
 
@@ -35,6 +40,23 @@ class AnswerRefused(Exception):
 class _Samples(Struct, frozen=True):
     metric: dict[str, str]
     values: Annotated[tuple[_Sample, ...], Meta(min_length=1)]
+
+    @property
+    def name(self) -> str:
+        return self.metric.get(_NAME, "")
+
+    @property
+    def began_s(self) -> float:
+        return self.values[0][0]
+
+    @property
+    def last_s(self) -> float:
+        return self.values[-1][0]
+
+    @property
+    def interval_s(self) -> float:
+        """Time between the last two samples; infinite: there is one."""
+        return self.last_s - self.values[-2][0] if len(self.values) > 1 else inf
 
 
 class _Data(Struct, frozen=True):
@@ -73,7 +95,9 @@ def query(names: Iterable[str], selector: str, window_s: int) -> str:
 
 
 def read_answer(data: bytes, label: str, own: frozenset[str] = frozenset()) -> dict[str, TargetPage]:
-    """Return a page for each value of a label. Of series that differ only in who read them, the newest counts.
+    """Return a page for each value of a label, without the series that have ended.
+
+    Of series that differ only in who read them, the newest counts.
 
     Args:
         data: The body of the answer.
@@ -93,24 +117,43 @@ def read_answer(data: bytes, label: str, own: frozenset[str] = frozenset()) -> d
         raise AnswerRefused("query_failed", answer.error[:200])
     if answer.warnings:  # of stores behind it, one did not answer: missing workers would count as lost
         raise AnswerRefused("partial", answer.warnings[0][:200])
-    newest: dict[str, dict[str, _Sample]] = {}
+    targets: dict[str, list[_Samples]] = defaultdict(list)
     for series in answer.data.result:
-        target = series.metric.get(label, "")
-        if target not in newest:
-            if not is_name(target):
-                continue
-            newest[target] = {}
-        name, sample = _written(series.metric, own), series.values[-1]
-        known = newest[target].get(name)
-        if known is None or sample[0] > known[0]:
-            newest[target][name] = sample
-    return {target: _page(series) for target, series in sorted(newest.items())}
+        targets[series.metric.get(label, "")].append(series)
+    return {target: _page(_living(series), own) for target, series in sorted(targets.items()) if is_name(target)}
 
 
-def _page(series: dict[str, _Sample]) -> TargetPage:
-    lines = [f"{name} {value}" for name, (_, value) in series.items()]
+def _living(series: list[_Samples]) -> Iterator[_Samples]:
+    """Yield the series of a target that have not ended; the answer has those that ended within the window, too.
+
+    All series of one scrape have one time. That a series has no sample of the newest scrape does not end it: a remote
+    writer delivers a scrape in parts, and a querier that merges two servers takes each series from either.
+    """
+    scrapes: dict[float, list[_Samples]] = defaultdict(list)
+    began_s: dict[str, float] = {}
+    for one in series:
+        scrapes[one.last_s].append(one)
+        began_s[one.name] = max(one.began_s, began_s.get(one.name, 0.0))
+    followed_twice = {at_s for one in series for at_s, _ in one.values[:-2]} if len(scrapes) > 1 else set()
+    shortest_s, newest_s = min(one.interval_s for one in series), max(scrapes)
+    for last_s, last in scrapes.items():
+        # By another process or under other labels of the target; a page of fewer metrics is that of a sidecar.
+        is_replaced = all(began_s[one.name] > last_s for one in last)
+        own_s = min(one.interval_s for one in last)  # infinite for what is new, and again for what ended a window ago
+        is_late = newest_s - last_s > _INTERVALS_MAX * (own_s if own_s < inf else shortest_s)
+        if last_s == newest_s or not (is_replaced or is_late or last_s in followed_twice):
+            yield from last
+
+
+def _page(series: Iterable[_Samples], own: frozenset[str]) -> TargetPage:
+    newest: dict[str, _Sample] = {}
+    for one in series:
+        name, sample = _written(one.metric, own), one.values[-1]
+        if name not in newest or sample[0] > newest[name][0]:
+            newest[name] = sample
+    lines = [f"{name} {value}" for name, (_, value) in newest.items()]
     # Every program tells when it started: another container's would make old figures of an engine new.
-    read_s = max((at_s for name, (at_s, _) in series.items() if not name.startswith(START_METRIC)), default=0.0)
+    read_s = max((at_s for name, (at_s, _) in newest.items() if not name.startswith(START_METRIC)), default=0.0)
     return TargetPage("\n".join([*lines, ""]).encode(), min(round(read_s * 1_000), _MS_MAX))
 
 
