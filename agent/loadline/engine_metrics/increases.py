@@ -45,12 +45,11 @@ class Counters:
     falls belongs to a program that was started again.
     """
 
-    __slots__ = ("_known", "_last", "_page", "fell")
+    __slots__ = ("_before", "_last", "_page", "fell")
 
     def __init__(self) -> None:
         self._last: dict[str, dict[str, float]] = {}
-        self._page = _NO_PAGE
-        self._known: frozenset[str] = frozenset()
+        self._page = self._before = _NO_PAGE
         self.fell = False
         """True if a counter fell since the last call of ``begin``."""
 
@@ -64,7 +63,7 @@ class Counters:
             self._last = {metric: dict(series) for metric, series in before.series.items()}
         for metric in page.declared - page.series.keys():
             self._last.pop(metric, None)  # series do not end before their program
-        self._known = before.declared
+        self._before = before
         self.fell = False
 
     def increases(self, metric: str) -> list[tuple[str, float]]:
@@ -72,10 +71,11 @@ class Counters:
         found = []
         values = self._last.setdefault(metric, {})
         series = self._page.series.get(metric, {})
-        is_renamed = bool(values) and values.keys().isdisjoint(series)
-        first = 0.0 if metric in self._known and not is_renamed else None
+        before = self._before.series.get(metric, {})
+        is_renamed = bool(before) and before.keys().isdisjoint(series)
+        first = 0.0 if metric in self._before.declared else None
         for labels, value in series.items():
-            last = values.get(labels, first)
+            last = None if is_renamed else values.get(labels, first)
             values[labels] = value
             if last is not None:
                 self.fell |= value < last

@@ -22,3 +22,10 @@ def test_a_new_series_of_a_known_metric_counts_from_zero() -> None:
 
 def test_series_that_all_get_another_label_yield_nothing_of_their_past() -> None:
     assert increases(page(a=1_000_000), page(x=1_000_010), page(x=1_000_020)) == [[], [], [("x", 10)]]
+
+
+def test_labels_that_change_back_yield_nothing_of_the_time_between() -> None:
+    """A relabelling is undone after an hour: its 4,000 requests are no traffic of 15 s."""
+    assert increases(page(a=1_000), page(x=1_010), page(x=4_990), page(a=5_000), page(a=5_010)) == [
+        [], [], [("x", 3_980)], [], [("a", 10)],
+    ]  # fmt: skip
