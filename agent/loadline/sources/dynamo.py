@@ -147,6 +147,7 @@ class DynamoSource:
     def _put(self, pool: DynamoPoolKnobs, record: ForwardPassMetrics, publisher: str) -> None:
         self._heard_s = asyncio.get_running_loop().time()
         if not self._upstream.reachable:
+            self._set_away(is_away=False)
             self._upstream.succeeded()
         if record.dp_rank >= pool.data_parallel_size:
             detail = f"rank {record.dp_rank} of {pool.data_parallel_size}; set data_parallel_size of pool {pool.name}"
@@ -175,8 +176,14 @@ class DynamoSource:
             await asyncio.sleep(1.0)
             if asyncio.get_running_loop().time() - self._heard_s > _SILENT_S and self._upstream.reachable is not False:
                 self._upstream.failed("silent", "no engine has sent a record for 3 s")
+                self._set_away(is_away=True)
             registered = set(self._workers.names)
             self._publishers_of = {names: one for names, one in self._publishers_of.items() if names in registered}
+
+    def _set_away(self, *, is_away: bool) -> None:
+        """Note for all workers whether the plane is silent: after its return they are heard one by one."""
+        for pool in self._knobs.pools:
+            self._workers.set_away(pool.model, pool.name, is_away=is_away)
 
 
 def _scope(topic: str) -> tuple[str, str]:

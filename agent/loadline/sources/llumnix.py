@@ -66,8 +66,10 @@ class LlumnixSource:
             try:
                 await self._poll()
             except StoreUnavailable as error:
+                self._set_away(is_away=True)
                 wait_s = max(self._upstream.failed("unavailable", str(error)), interval_s)
             else:
+                self._set_away(is_away=not self._engines)
                 self._upstream.succeeded()
             for report in self._migrations.reports():
                 await self._workers.report_migration(report)
@@ -115,6 +117,11 @@ class LlumnixSource:
             # An idle engine stores its status every 30 s; the agent compares the times of repeated samples.
             engine.put([status.sample(known.instance.block_size or known.pool.block_size_tokens or 0)])
             self._engines[record.names] = Engine(record.pool, known.instance, status)
+
+    def _set_away(self, *, is_away: bool) -> None:
+        """Note whether Redis tells of no engine: engines write their keys again one by one after it lost them."""
+        for pool in self._knobs.pools:
+            self._workers.set_away(pool.model, pool.name, is_away=is_away)
 
     def _find(self, model: str, pool: str, worker: str) -> Engine | None:
         return self._engines.get((model, pool, worker))

@@ -30,6 +30,11 @@ class RedisKnobs(Knobs, frozen=True):
 class LlumnixKnobs(RegisteringKnobs, frozen=True, kw_only=True):
     """Configuration file of `loadline source llumnix`."""
 
+    # After Redis lost its keys, an idle engine writes its status within 30 s, and is found within 10 s.
+    lost_after_s: Annotated[
+        int,
+        Meta(ge=2, le=3_600, description="A worker without a status for longer, while others have one, is removed."),
+    ] = 45
     pools: Annotated[tuple[LlumnixPoolKnobs, ...], Meta(min_length=1, max_length=3)]
     redis: RedisKnobs = RedisKnobs()
     metadata_interval_ms: Annotated[
