@@ -189,12 +189,15 @@ class FigureReader:
         return self._increases[name]
 
     def _read_bins(self, groups: dict[str, Figures], quantity: str, metric: str) -> None:
+        bins: dict[float, list[tuple[str, float]]] = defaultdict(list)
         for labels, value in self._counters.increases(f"{metric}_bucket"):
-            parsed = self._series(labels)
-            figures = groups.get(parsed.group)
-            increase = None if figures is None else figures.distributions.get(quantity)
-            if increase is not None and parsed.bound is not None:
-                increase.bins[parsed.bound] = increase.bins.get(parsed.bound, 0.0) + value
+            bound = self._series(labels).bound
+            if bound is not None:
+                bins[bound].append((labels, value))
+        for bound, series in bins.items():
+            for group, value in self._summed(series, _OF_COUNTER).items():
+                if group in groups and quantity in groups[group].distributions:
+                    groups[group].distributions[quantity].bins[bound] = value
 
     def _summed(self, series: Iterable[tuple[str, float]], instance_of: _Instance) -> dict[str, float]:
         """Return the sum of the series by group; of those of one instance the largest counts."""

@@ -1,5 +1,6 @@
+from loadline.core.vocabulary.samples import Histogram
 from loadline.engine_metrics.figures import FigureReader, Figures
-from loadline.engine_metrics.tables import MetricTable
+from loadline.engine_metrics.tables import SGLANG, MetricTable
 from tests.support.engine_pages import page
 
 ROUTER = MetricTable(
@@ -64,3 +65,17 @@ def test_groups_beyond_the_limit_are_ignored_and_counted() -> None:
     found = reader.read(page({f'router_running{{model="{name}"}}': 1 for name in "abcd"}))
     assert sorted(found) == ["a", "b"]
     assert reader.warnings["too_many_groups"] == 2
+
+
+def test_bins_of_copies_count_once_as_their_sum_does() -> None:
+    """Two tensor-parallel ranks tell of the same 4 prompts: there were 6 in the bins, and none of the longest."""
+    name, reader = "sglang:prompt_tokens_histogram", FigureReader(SGLANG)
+    for read in (1, 2):
+        lines: dict[str, float | str] = {}
+        for rank in (0, 1):
+            for bound, below in (("100", 1), ("1000", 3), ("+Inf", 4)):
+                lines[f'{name}_bucket{{tp_rank="{rank}",le="{bound}"}}'] = read * below
+            lines[f'{name}_count{{tp_rank="{rank}"}}'] = read * 4
+            lines[f'{name}_sum{{tp_rank="{rank}"}}'] = read * 2_000
+        found = reader.read(page(lines))
+    assert found[""].histogram("isl_tokens") == Histogram((100.0, 1_000.0), (1, 2, 1))
