@@ -17,8 +17,10 @@ from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import LoadReport, StatusRequest
 from loadline.wire.subjects import Subjects
 
-_LISTEN_S: Final = 1.5
-"""Time for reports and statuses: workers report every second by default, and standbys answer after 0.2 s."""
+_LISTEN_S: Final = 2.1
+"""Time for two reports and statuses: workers report every second by default, and standbys answer after 0.2 s."""
+_JITTER_MS: Final = 500
+"""By how much the time in a report and that of its arrival may differ more, or less, than in the report before."""
 _FRAMES_MAX: Final = 2_000
 _PARTS_MAX: Final = 64
 _NAME: Final = "loadline doctor"
@@ -47,6 +49,35 @@ class BusFacts(Struct, frozen=True):
     agents: tuple[AgentAnswer, ...] = ()
     worker_clocks_ms: dict[str, int] = {}
     """Clocks of workers that reported, minus that of this host."""
+    figure_ages_ms: dict[str, int] = {}
+    """Ages of the figures of other workers: the time in their reports has passed, and does not go on as a clock."""
+
+
+class ReportTimes:
+    """Times in the reports of workers: those of their clocks, or of the last reading of a source."""
+
+    def __init__(self) -> None:
+        self.clocks_ms: dict[str, int] = {}
+        """Clocks of workers, minus that of this host."""
+        self.ages_ms: dict[str, int] = {}
+        """Ages of the figures of the other workers."""
+        self._last: dict[str, tuple[int, int]] = {}
+
+    def add(self, worker: str, at_ms: int, now_ms: int) -> None:
+        """Add the time in a report, and that of its arrival, in Unix ms.
+
+        A source repeats the time of a reading until the next one, which is 15 s later with Prometheus and 30 s with an
+        idle engine of Llumnix. A time that goes on with that of this host is the clock of the worker.
+        """
+        last_at_ms, last_ms = self._last.get(worker, (at_ms, now_ms))
+        self._last[worker] = at_ms, now_ms
+        advance_ms, passed_ms = at_ms - last_at_ms, now_ms - last_ms
+        self.clocks_ms.pop(worker, None)
+        self.ages_ms.pop(worker, None)
+        if at_ms >= now_ms or (advance_ms > 0 and abs(advance_ms - passed_ms) <= _JITTER_MS):
+            self.clocks_ms[worker] = at_ms - now_ms
+        else:
+            self.ages_ms[worker] = now_ms - at_ms
 
 
 async def gather(deployment: Deployment) -> BusFacts:
@@ -67,17 +98,17 @@ async def _examine(probe: NatsProbe, deployment: Deployment) -> BusFacts:
     subscriptions = await probe.denied_subscriptions([*agent_role.subscriptions(deployment), replies])
     publishes = await probe.denied_publishes(agent_role.publishes(deployment))
     loads = Subjects(deployment.root).all_of("load")
-    clocks: dict[str, int] = {}
+    times = ReportTimes()
     left = count()
 
-    def read_clock(_subject: str, data: bytes) -> None:
+    def read_time(_subject: str, data: bytes) -> None:
         # 10,000 workers send as many frames in a second; some are enough.
         report = decode_as(LoadReport, data) if next(left) < _FRAMES_MAX else None
         if isinstance(report, LoadReport):
-            clocks[report.worker] = report.samples[-1].timestamp_ms - _now_ms()
+            times.add(report.worker, report.samples[-1].timestamp_ms, _now_ms())
 
     if loads not in subscriptions:
-        await probe.listen(loads, read_clock)
+        await probe.listen(loads, read_time)
     agents = [] if replies in subscriptions else await _agents(probe, status)
     return BusFacts(
         server=probe.server,
@@ -88,7 +119,8 @@ async def _examine(probe: NatsProbe, deployment: Deployment) -> BusFacts:
         replies_denied=replies in subscriptions,
         status_denied=probe.was_denied(status),
         agents=tuple(agents),
-        worker_clocks_ms=clocks,
+        worker_clocks_ms=times.clocks_ms,
+        figure_ages_ms=times.ages_ms,
     )
 
 

@@ -12,18 +12,22 @@ _WARN_MS: Final = 2_000
 _MAX_MS: Final = 60_000
 """Scalers ignore drain reports of workers whose clocks are ahead by more."""
 _REMEDY: Final = "Run chrony or systemd-timesyncd on both hosts."
+_AGE_REMEDY: Final = "Read the log of their source, and have Prometheus read the engines every 15 s."
 
 
 def clock_findings(bus: BusFacts, store: StoreFacts) -> list[Finding]:
-    """Compare the clocks of etcd, agents and workers with that of this host."""
+    """Compare the clocks of etcd, agents and workers with that of this host, and tell how old figures are."""
     members = {url: status for url, status in store.members.items() if isinstance(status, MemberStatus)}
     etcd = {url: s.clock_offset_ms for url, s in members.items() if s.clock_offset_ms is not None}
     agents = {answer.status.agent: answer.clock_offset_ms for answer in bus.agents}
-    return [
-        _compared("clock of etcd", etcd),
-        _compared("clocks of agents", agents),
-        _compared("clocks of workers", bus.worker_clocks_ms),
-    ]
+    old = {name: age_ms for name, age_ms in bus.figure_ages_ms.items() if age_ms > _WARN_MS}
+    workers = bus.worker_clocks_ms | {name: -age_ms for name, age_ms in bus.figure_ages_ms.items() if name not in old}
+    found = [_compared("clock of etcd", etcd), _compared("clocks of agents", agents)]
+    if workers or not old:
+        found.append(_compared("clocks of workers", workers))
+    if old:
+        found.append(_aged("figures of workers", old))
+    return found
 
 
 def _compared(check: str, offsets_ms: dict[str, int]) -> Finding:
@@ -35,3 +39,10 @@ def _compared(check: str, offsets_ms: dict[str, int]) -> Finding:
     side = "ahead of" if offset_ms > 0 else "behind"
     text = f"{name} is {abs(offset_ms) / 1000:,.1f} s {side} this host"
     return (failed if abs(offset_ms) > _MAX_MS else warning)(check, text, _REMEDY)
+
+
+def _aged(check: str, ages_ms: dict[str, int]) -> Finding:
+    """Tell the oldest figures of a source: an interval of Prometheus is no fault, more than a minute may be one."""
+    name, age_ms = max(ages_ms.items(), key=lambda one: (one[1], one[0]))
+    text = f"those of {name} are {age_ms / 1000:,.1f} s old"
+    return warning(check, text, _AGE_REMEDY) if age_ms > _MAX_MS else ok(check, text)

@@ -10,7 +10,7 @@ from loadline import __version__
 from loadline.adapters.etcd_probe import Lease, MemberStatus
 from loadline.core.vocabulary.status import AgentStatus, DecisionSummary, ModelStatus, TrafficStatus
 from loadline.doctor.agents import agent_findings, leader_finding
-from loadline.doctor.bus_facts import AgentAnswer, BusFacts
+from loadline.doctor.bus_facts import AgentAnswer, BusFacts, ReportTimes
 from loadline.doctor.clocks import clock_findings
 from loadline.doctor.deployment import Deployment
 from loadline.doctor.findings import Finding, Verdict
@@ -99,6 +99,35 @@ def test_clocks_are_compared(offset_ms: int, verdict: Verdict) -> None:
     members: dict[str, MemberStatus | str] = {"e": MemberStatus(clock_offset_ms=offset_ms)}
     found = clock_findings(BusFacts(worker_clocks_ms={"w": offset_ms, "x": 0}), StoreFacts(members=members))
     assert verdicts(found) == {"clock of etcd": verdict, "clocks of agents": "skipped", "clocks of workers": verdict}
+
+
+def of_workers(*reports: tuple[int, int]) -> dict[str, str]:
+    """Return the findings of a worker from the ages of its figures and the times at which they arrived, in ms."""
+    times = ReportTimes()
+    for age_ms, at_ms in reports:
+        times.add("w", NOW_MS + at_ms - age_ms, NOW_MS + at_ms)
+    facts = BusFacts(worker_clocks_ms=times.clocks_ms, figure_ages_ms=times.ages_ms)
+    return {one.check: f"{one.verdict}: {one.text}" for one in clock_findings(facts, StoreFacts())[2:]}
+
+
+@pytest.mark.parametrize(
+    ("reports", "check", "verdict"),
+    [
+        pytest.param([(14_300, 0), (16_300, 2_000)], "figures", "ok", id="prometheus-reads-every-15-s"),
+        pytest.param([(58_000, 0), (3_000, 2_000)], "figures", "ok", id="prometheus-has-read-meanwhile"),
+        pytest.param([(14_300, 0)], "figures", "ok", id="one-report"),
+        pytest.param([(61_000, 0), (61_200, 200)], "figures", "warning", id="its-source-has-no-news"),
+        pytest.param([(61_000, 0), (61_000, 1_000)], "clocks", "failed", id="the-clock-of-the-worker-is-behind"),
+        pytest.param([(-61_000, 0), (-60_100, 900)], "clocks", "failed", id="the-figures-are-of-the-future"),
+        pytest.param([(1_900, 0), (1_990, 90)], "clocks", "ok", id="fresh-figures"),
+    ],
+)
+def test_old_figures_are_told_from_clocks_that_are_behind(
+    reports: list[tuple[int, int]], check: str, verdict: Verdict
+) -> None:
+    """Those of a source have the time at which Prometheus read them, or at which an idle engine stored them."""
+    [(found, text)] = of_workers(*reports).items()
+    assert (found, text.partition(":")[0]) == (f"{check} of workers", verdict)
 
 
 @pytest.mark.parametrize(
