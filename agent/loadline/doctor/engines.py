@@ -32,6 +32,7 @@ class _AskedEngine(Struct, frozen=True):
     no_metrics: str = ""
     """Reason why its page of metrics cannot be read; empty: it can."""
     no_models: str = ""
+    """Reason why the names of its models cannot be read; empty: they can."""
     names: tuple[str, ...] = ()
     """Names of the models that it serves."""
 
@@ -78,6 +79,10 @@ def _answers(engines: list[_AskedEngine]) -> list[Finding]:
     if wrong:
         remedy = "Start the engine with --served-model-name MODEL, or register the worker under the name it serves."
         found.append(failed(check, first_of(wrong), remedy))
+    unknown = [f"{one.place} ({one.no_models})" for one in others if one.no_models]
+    if unknown:
+        remedy = "Let this host read the engine's /v1/models without a key; the worker's model is compared with it."
+        found.append(warning(check, f"unknown models at {first_of(unknown)}", remedy))
     unmeasured = [f"{one.place} ({one.no_metrics})" for one in others if one.no_metrics]
     if unmeasured:
         found.append(warning(check, f"no /metrics at {first_of(unmeasured)}", "Enable the engine's metrics."))
