@@ -4,10 +4,10 @@ from types import SimpleNamespace
 from typing import cast
 
 from loadline.core.state.agent_state import AgentState
+from loadline.core.vocabulary.conditions import Condition
 from loadline.core.vocabulary.reasons import Explanation, Reason, ReasonCode, Recommendation
 from loadline.core.vocabulary.status import (
     AgentStatus,
-    Condition,
     DecisionSummary,
     Estimates,
     ForecastStatus,

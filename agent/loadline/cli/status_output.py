@@ -5,9 +5,9 @@ from typing import Final
 
 from loadline.cli.output import table, timestamp
 from loadline.cli.shared_models import merge_agents
+from loadline.core.vocabulary.conditions import Condition
 from loadline.core.vocabulary.status import (
     AgentStatus,
-    Condition,
     GpuBudgetStatus,
     InFlightStatus,
     MigrationStatus,

@@ -5,8 +5,9 @@ from msgspec.structs import replace
 
 from loadline.adapters.metrics import Metrics
 from loadline.core.queries import status as query
+from loadline.core.vocabulary.conditions import Condition
 from loadline.core.vocabulary.events import BusConnectionChanged, LeaseRenewalFailed, RegistryRead, WorkerDeregistered
-from loadline.core.vocabulary.status import AgentStatus, Condition, PoolStatus
+from loadline.core.vocabulary.status import AgentStatus, PoolStatus
 from tests.support.controller_world import ControllerWorld, booted
 from tests.support.fleet_harness import START
 from tests.unit.adapters.test_metrics import samples, status_with

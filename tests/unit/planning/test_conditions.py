@@ -12,6 +12,7 @@ from loadline.core.planning.planners.static import StaticKnobs
 from loadline.core.planning.planners.threshold import ThresholdPlanner
 from loadline.core.queries import status as query
 from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.conditions import Condition
 from loadline.core.vocabulary.effects import CommitDecision, ReadDecisions
 from loadline.core.vocabulary.events import (
     AnyEvent,
@@ -26,7 +27,7 @@ from loadline.core.vocabulary.events import (
 )
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 from loadline.core.vocabulary.samples import RegisteredWorker, TrafficSample, WorkerRecord
-from loadline.core.vocabulary.status import Condition, ModelStatus
+from loadline.core.vocabulary.status import ModelStatus
 from tests.support.controller_world import ControllerWorld, booted
 from tests.support.fleet_harness import START, sample
 

@@ -12,14 +12,8 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadline.adapters.metrics import Metrics
-from loadline.core.vocabulary.status import (
-    AgentStatus,
-    Condition,
-    Estimates,
-    ForecastStatus,
-    PoolEstimate,
-    SupplyStatus,
-)
+from loadline.core.vocabulary.conditions import Condition
+from loadline.core.vocabulary.status import AgentStatus, Estimates, ForecastStatus, PoolEstimate, SupplyStatus
 from tests.unit.adapters.test_metrics import status_with
 from tests.unit.repository.test_deploy import manifests
 

@@ -27,13 +27,13 @@ from loadline.core.migration.in_flight import MigrationPhase
 from loadline.core.migration.outcomes import MigrationCode
 from loadline.core.planning.planners import BUILT_IN
 from loadline.core.vocabulary.alarm_actions import ALARM_ACTIONS
+from loadline.core.vocabulary.conditions import ConditionName, ConditionReason
 from loadline.core.vocabulary.decisions import Decision
 from loadline.core.vocabulary.learned import LearnedState
 from loadline.core.vocabulary.migrations import MigrationFailure, MigrationRefusal
 from loadline.core.vocabulary.reasons import ReasonCode
 from loadline.core.vocabulary.rejections import Rejection
 from loadline.core.vocabulary.samples import WorkerRecord
-from loadline.core.vocabulary.status import ConditionName, ConditionReason
 from loadline.scalers.config_file import read_as
 from loadline.scalers.dynamo_virtual_config import read as read_dynamo_virtual
 from loadline.scalers.exec import read as read_exec

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 from loadline.core.fleet.fleet import FleetKnobs, Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.planning.planner import TrafficNeed
+from loadline.core.vocabulary.conditions import Condition, ConditionName, ConditionReason
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
-from loadline.core.vocabulary.status import Condition, ConditionName, ConditionReason
 
 _BY_CODE: Final[tuple[tuple[ConditionReason, bool, dict[ReasonCode, str]], ...]] = (
     (

@@ -14,9 +14,9 @@ from loadline.core.planning.guardrails.guardrails import Guardrails
 from loadline.core.planning.guardrails.knobs import HardLimits
 from loadline.core.planning.scale_to_zero import IdleTracker
 from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.conditions import Condition
 from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
 from loadline.core.vocabulary.reasons import Explanation
-from loadline.core.vocabulary.status import Condition
 
 
 class RemovedPool(Struct, frozen=True):
