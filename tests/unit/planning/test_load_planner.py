@@ -27,12 +27,20 @@ class LoadPlannerHarness:
         self.pool = self.world.pool("d")
         self.pool.decided = workers
         self.planner = planner or LoadPlanner(LoadKnobs())
+        self.kv_blocks_total: int | None = None
 
     def report(self, *blocks: int) -> None:
         self.world.sequence += 1
         for worker, used in zip(self.pool.workers, blocks, strict=False):
             itl_ms = 10.0 + 50.0 * used / BLOCKS
-            new_sample = WorkerSample(self.world.sequence, 0, kv_blocks_used=used, running_requests=1, itl_ms=itl_ms)
+            new_sample = WorkerSample(
+                self.world.sequence,
+                0,
+                kv_blocks_used=used,
+                kv_blocks_total=self.kv_blocks_total,
+                running_requests=1,
+                itl_ms=itl_ms,
+            )
             self.world.fleet.ingest(reported(worker, new_sample, pool="d"), self.world.now)
 
     def run(self, *blocks: int, seconds: int = 30) -> Recommendation:
@@ -164,6 +172,24 @@ def test_an_objective_below_the_itl_without_load_is_called_infeasible(slope_ms: 
         ReasonCode.SLA_INFEASIBLE,
         {"best_ms": pytest.approx(10.0), "objective_ms": 5.0},
     )
+
+
+def test_a_pool_that_grew_for_full_caches_shrinks_though_its_objective_is_infeasible() -> None:
+    # With two workers requests stay longer: the ITL would exceed 18 ms, 80 % of the way to twice that without load.
+    harness = LoadPlannerHarness(workers=12)
+    harness.kv_blocks_total = BLOCKS
+    harness.world.model.objectives = ObjectiveKnobs(itl_ms=8.0)
+    harness.learn()
+    counts = []
+    for _ in range(120):
+        count = harness.pool.ready
+        target = harness.run(*(300 // count + number for number in range(count))).targets.get("d", count)
+        assert target <= count
+        if target < count:
+            harness.pool.set_decided(target, harness.world.now)
+            harness.world.remove_newest("d")
+        counts.append(target)
+    assert counts[-60:] == [3] * 60
 
 
 def run_with_itl(objective_ms: float, used: int, slope_ms: float) -> Recommendation:

@@ -24,6 +24,8 @@ _SCALE_DOWN_MARGIN: Final = 1.2
 is only just superfluous would be started again at once."""
 _ATTAINMENT: Final = 0.95
 """Fraction of prompts within SLO."""
+_MISSED_FACTOR: Final = 2.0
+"""Latency after a removal, over that without load, if the objective is below the latter: as ``auto`` sizes for it."""
 _DIGITS: Final = 1
 """Digits of latencies that are only shown."""
 
@@ -37,11 +39,11 @@ class LoadLimits(Struct, frozen=True):
     up: float
     """Load above which a worker misses its objective."""
     down: float
-    """Load up to which a worker meets its objective; not above 0: it meets it at no load."""
+    """Load up to which a worker meets its objective, or has room if it meets it at no load; not above 0: none."""
     latency_ms: float
     """Latency at ``up``."""
-    best_ms: float
-    """Latency without other load."""
+    missed_ms: float | None = None
+    """Latency without other load if that exceeds the objective; None: the objective can be met."""
 
 
 class DecodeWork(Struct, frozen=True):
@@ -76,19 +78,24 @@ class DecodeWork(Struct, frozen=True):
         line = self.regression.line()
         if line is None:
             return None
-        best_ms = round(line.at(self.own_load), _DIGITS)
         if line.slope > 0.0:
             target = (self.regression.load_at(self.objective_ms) or 0.0) - self.own_load
             if 0.0 < target <= self.load_max:
-                return LoadLimits(target, target, self.objective_ms, best_ms)
-            down = min(target, self.load_max)
+                return LoadLimits(target, target, self.objective_ms)
         else:
             samples = zip(self.regression.loads, self.regression.latencies_ms, strict=True)
             within = [load for load, ms in samples if ms < self.objective_ms]
             # These loads include the request itself: without it, a pool whose prompts never wait had a limit of 0.
-            down = min(max(within, default=0.0), self.load_max)
-        at_max_ms = best_ms if self.load_max == inf else round(line.at(self.load_max), _DIGITS)
-        return LoadLimits(self.load_max, down, at_max_ms, best_ms)
+            target = max(within, default=0.0)
+        best_ms = round(line.at(self.own_load), _DIGITS)
+        if self.load_max == inf:
+            return LoadLimits(inf, target, best_ms, None if target > 0.0 else best_ms)
+        latency_ms = round(line.at(self.load_max), _DIGITS)
+        if target > 0.0:
+            return LoadLimits(self.load_max, min(target, self.load_max), latency_ms)
+        # While all loads were alike, the line is flat and says nothing of the latency after a removal.
+        down = self.load_max if line.slope > 0.0 or self.is_idle else 0.0
+        return LoadLimits(self.load_max, down, latency_ms, best_ms)
 
     def expected(self, up: float) -> list[float]:
         """Return the expected load of each worker; the trend is that of the pool, as workers come and go."""
@@ -105,16 +112,20 @@ class DecodeWork(Struct, frozen=True):
         count = len(self.loads)
         return down * (count - 1) / count * self.sensitivity
 
-    def removal(self, down: float) -> Removal:
-        """Check the removal of one worker; requests stay longer as they become slower."""
+    def removal(self, limits: LoadLimits) -> Removal:
+        """Check the removal of one worker; requests stay longer as they become slower.
+
+        If the objective is missed without load, the others may take twice the latency without load.
+        """
         loads, count = [max(load.mean, load.long_mean) for load in self.loads], len(self.loads)
-        if load_step(loads, down, self.sensitivity) >= 0:
+        if load_step(loads, limits.down, self.sensitivity) >= 0:
             return "no"
         line = self.regression.line()
         if self.is_idle or line is None:
             return "yes"
         after = [load_after_removal(load * _SCALE_DOWN_MARGIN, count, line) * (count - 1) / count for load in loads]
-        fits = can_consolidate(after, line.at, self.objective_ms, self.sensitivity, self.load_max * self.sensitivity)
+        objective_ms = self.objective_ms if limits.missed_ms is None else _MISSED_FACTOR * limits.missed_ms
+        fits = can_consolidate(after, line.at, objective_ms, self.sensitivity, self.load_max * self.sensitivity)
         return "yes" if fits else "refused"
 
 
@@ -136,10 +147,10 @@ class PrefillWork(DecodeWork, frozen=True, kw_only=True):
         """Load that is compared with the limit of a removal: the mean, as one long prompt keeps one worker busy."""
         return sum(load.long_mean for load in self.loads) / len(self.loads)
 
-    def removal(self, down: float) -> Removal:
+    def removal(self, limits: LoadLimits) -> Removal:
         """Check the removal of one worker."""
         count = len(self.loads)
-        if count < 2 or not self.highest < self.removal_limit(down):  # noqa: PLR2004 - the last worker stays
+        if count < 2 or not self.highest < self.removal_limit(limits.down):  # noqa: PLR2004 - the last worker stays
             return "no"
         return "yes" if self.is_idle or self._workers_within_slo(0.0, self.sensitivity) < count else "refused"
 

@@ -13,7 +13,7 @@ from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.planning.recommendation import hold_between_changes
 from loadline.core.planning.sizing.decode_queues import waits_for_prefill
-from loadline.core.planning.sizing.load.limits import DecodeWork, PrefillWork
+from loadline.core.planning.sizing.load.limits import DecodeWork, LoadLimits, PrefillWork
 from loadline.core.planning.sizing.load.steps import SENSITIVITY, combine_steps, load_step
 from loadline.core.planning.sizing.load.worker_loads import LoadMean, PoolLoads
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
@@ -145,23 +145,28 @@ def _step(pool: Pool, work: DecodeWork, now: int) -> LoadStep:
     if limits is None and not work.is_idle:
         known = len(work.regression.loads)
         return LoadStep(0, Reason.of(ReasonCode.LOAD_LEARNING, name, known=known, needed=SAMPLES_MIN))
-    up, down = (limits.up, limits.down) if limits is not None else (inf, 1.0)
-    latency_ms = limits.latency_ms if limits is not None else work.objective_ms
+    limits = limits or LoadLimits(inf, 1.0, work.objective_ms)
+    up = limits.up
     share = pool.ready / max(counts.expected, 1)
     highs = [load * share for load in work.expected(up)]
     if load_step(highs, up) > 0:
         step = min(max(work.needed(up) - counts.expected, 1), counts.expected)
-        numbers = {"target": up, "latency_ms": latency_ms, "load_min": min(highs)}
+        numbers = {"target": up, "latency_ms": limits.latency_ms, "load_min": min(highs)}
         return LoadStep(step, Reason.of(ReasonCode.LOAD_HIGH, name, **numbers))
-    removal = work.removal(down) if work.sensitivity > 0.0 else "no"
+    removal = work.removal(limits) if work.sensitivity > 0.0 else "no"
     if removal == "yes":
-        return _remove_one(pool, work, down, counts.expected)
-    if removal == "refused":
+        return _remove_one(pool, work, limits.down, counts.expected)
+    if removal == "refused" and limits.missed_ms is None:
         return LoadStep(0, Reason.of(ReasonCode.CONSOLIDATION_REFUSED, name, latency_ms=work.objective_ms))
-    if limits is not None and down <= 0.0:
-        numbers = {"best_ms": limits.best_ms, "objective_ms": work.objective_ms}
+    if limits.missed_ms is not None:
+        numbers = {"best_ms": limits.missed_ms, "objective_ms": work.objective_ms}
         return LoadStep(0, Reason.of(ReasonCode.SLA_INFEASIBLE, name, **numbers))
-    within = {"load_min": min(highs), "load_max": work.highest, "target": min(up, 1e12), "latency_ms": latency_ms}
+    within = {
+        "load_min": min(highs),
+        "load_max": work.highest,
+        "target": min(up, 1e12),
+        "latency_ms": limits.latency_ms,
+    }
     return LoadStep(0, Reason.of(ReasonCode.LOAD_WITHIN, name, **within))
 
 
