@@ -11,9 +11,11 @@ import asyncio
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
-from statistics import linear_regression
+from statistics import fmean, linear_regression
 from typing import Final
 
 import aiohttp
@@ -31,6 +33,8 @@ _FAULT_LASTS_S: Final = 4.0
 """Mean time that a fault lasts, over all kinds."""
 _SAMPLE_S: Final = 5.0
 _RELOAD_S: Final = 60.0
+_SHOWN_S: Final = 600.0
+"""Time between two memories of the report, by which growth that ends is told from growth that does not."""
 _WARM_UP: Final = 0.25
 """Fraction of the run, at most 10 min, that the slope leaves out: caches and windows fill."""
 _WARM_UP_S: Final = 600.0
@@ -98,11 +102,17 @@ class Soak:
         rss, files = [one.rss_mib for one in settled], [one.descriptors for one in settled]
         return (
             f"from minute {settled[0].at_s / 60:.0f} to {settled[-1].at_s / 60:.0f}:"
-            f" memory {min(rss):.1f} to {max(rss):.1f} MiB, {self.growth_mib_per_h:+.2f} MiB/h;"
+            f" memory {min(rss):.1f} to {max(rss):.1f} MiB, {self.growth_mib_per_h:+.2f} MiB/h"
+            f" ({', '.join(self._means())});"
             f" {min(files)} to {max(files)} open files;"
             f" journal at most {max(one.journal_mib for one in self.samples):.1f} MiB;"
             f" {self.page_events} events of the live page"
         )
+
+    def _means(self) -> Iterator[str]:
+        """Yield the mean memory of each 10 min."""
+        for number, group in groupby(self.settled, lambda one: one.at_s // _SHOWN_S):
+            yield f"{(number + 1) * _SHOWN_S / 60:.0f} min: {fmean(one.rss_mib for one in group):.1f}"
 
     async def _sample(self, fleet: ChaosFleet) -> None:
         while True:
