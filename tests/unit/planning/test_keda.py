@@ -243,6 +243,7 @@ def test_the_latency_rule_scales_down_by_one_worker_in_two_minutes() -> None:
         ("tokens", "decode", {"waiting_requests": 0, "running_requests": 200}, ReasonCode.NO_DATA),
         ("tokens", "aggregated", {"running_requests": 200, "queued_prefill_tokens": 0}, ReasonCode.METRIC_MISSING),
         ("tokens", "aggregated", {"waiting_requests": 40, "kv_usage_ratio": 0.1}, ReasonCode.METRIC_MISSING),
+        ("latency", "aggregated", {"running_requests": 200}, ReasonCode.NO_DATA),
     ],
 )
 def test_what_no_worker_reports_is_not_0(rule: str, role: Role, sample: dict[str, float], code: ReasonCode) -> None:
@@ -252,6 +253,21 @@ def test_what_no_worker_reports_is_not_0(rule: str, role: Role, sample: dict[str
         harness.report_all(sample, only=True)
         recommendation = harness.evaluate()
         assert (recommendation.targets, [reason.code for reason in recommendation.reasons]) == ({}, [code])
+
+
+def test_an_idle_worker_says_nothing_of_workers_whose_prompts_have_an_unknown_length() -> None:
+    idle, busy = {"waiting_requests": 0, "running_requests": 0}, {"waiting_requests": 40, "running_requests": 4}
+    harness = at_once("tokens", 6, "prefill")
+    for _ in range(40):
+        harness.now += SYNC_MS
+        harness.report_all(idle, busy, only=True)
+        assert harness.evaluate().targets == {}
+    counts = []
+    for _ in range(40):
+        harness.now += SYNC_MS
+        harness.report_all(idle, only=True)
+        counts += harness.evaluate().targets.values()
+    assert set(counts) == {5}, "a pool that is known to be idle shrinks"
 
 
 def test_a_known_trigger_adds_workers_though_another_is_unknown() -> None:

@@ -246,10 +246,12 @@ class KedaPlanner(SyncedPlanner):
 
     def _latency_trigger(self, pool: Pool, now: int) -> Trigger:
         """Return the count of the control law as the value of a trigger with target 1."""
-        ratio = self.histories[pool.name].latencies.smoothed(now)
+        latencies = self.histories[pool.name].latencies
+        ratio = latencies.smoothed(now)
         count = controlled_count(ratio, pool.effective_target(now), pool.ready)
+        reporting = pool.fresh if latencies.is_known or not pool.load.waiting + pool.load.running else 0
         reported = {"value": ratio, "low": _RATIO_LOW, "high": _RATIO_HIGH}
-        return Trigger(ReasonCode.LATENCY_RATIO, float(count), 1.0, pool.fresh, reported, is_count=True)
+        return Trigger(ReasonCode.LATENCY_RATIO, float(count), 1.0, reporting, reported, is_count=True)
 
 
 def controlled_count(ratio: float, count: int, ready: int) -> int:

@@ -13,7 +13,7 @@ from typing import Final
 
 from loadline.core.fleet import estimates
 from loadline.core.fleet.pool import Pool
-from loadline.core.fleet.worker import MICRO, WorkerLoad
+from loadline.core.fleet.worker import MICRO, WorkerLoad, WorkerState
 
 QUEUE_THRESHOLD: Final = 5
 """Waiting requests at which a worker is saturated."""
@@ -47,18 +47,24 @@ def dispatched_requests(pool: Pool) -> float:
 def prompt_tokens(pool: Pool, isl_tokens: float) -> tuple[float, int]:
     """Return the prompt tokens that are dispatched and not computed yet, and the workers that those of are known.
 
+    An idle worker says nothing of workers whose prompts have an unknown length.
+
     Args:
         pool: The pool.
         isl_tokens: Mean prompt length where a worker reports none; 0: unknown.
     """
-    tokens, reporting = 0.0, 0
-    for worker in pool.workers.values():
-        if worker.counted:
-            samples = (estimates.prompt_tokens(one, worker.record, isl_tokens) for one in worker.latest if one)
-            known = [sum(one) for one in samples if one is not None]
-            tokens += sum(known)
-            reporting += bool(known)
-    return _extrapolated(tokens, reporting, pool), reporting
+    loads = [_prompt_tokens(worker, isl_tokens) for worker in pool.workers.values() if worker.counted]
+    known = [tokens for tokens in loads if tokens is not None]
+    if len(known) < len(loads):
+        known = [tokens for tokens in known if tokens]
+    return _extrapolated(sum(known), len(known), pool), len(known)
+
+
+def _prompt_tokens(worker: WorkerState, isl_tokens: float) -> float | None:
+    """Return the prompt tokens at a worker; None if those of a rank are unknown."""
+    ranks = [estimates.prompt_tokens(one, worker.record, isl_tokens) for one in worker.latest if one is not None]
+    known = [sum(tokens) for tokens in ranks if tokens is not None]
+    return sum(known) if known and len(known) == len(ranks) else None
 
 
 def _reported(pool: Pool) -> Iterator[WorkerLoad]:

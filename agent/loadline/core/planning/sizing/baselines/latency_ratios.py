@@ -36,6 +36,8 @@ class LatencyRatios(Struct):
     """Worse P90 at each sync."""
     reports: dict[str, LastReport] = {}
     """Newest report by worker and rank."""
+    is_known: bool = False
+    """True once a worker has reported a latency."""
 
     def observe(self, pool: Pool, objectives: ObjectiveKnobs, now: int) -> None:
         """Record the latencies that were not reported before."""
@@ -55,6 +57,7 @@ class LatencyRatios(Struct):
                     self.ttfts.push(now, sample.ttft_ms / objectives.ttft_ms)
                 if sample.itl_ms and sample.running_requests and pool.knobs.role != "prefill":
                     self.itls.push(now, sample.itl_ms / objectives.itl_ms)
+        self.is_known = self.is_known or bool(self.ttfts.values or self.itls.values)
         if len(self.reports) > sum(len(worker.latest) for worker in pool.workers.values()):
             known = pool.workers
             self.reports = {place: one for place, one in self.reports.items() if place.rpartition("/")[0] in known}
