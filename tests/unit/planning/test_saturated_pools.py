@@ -43,7 +43,7 @@ def test_the_reason_names_what_the_saturated_workers_serve_and_the_backlog() -> 
         world.run(64, 1)
         assert world.second < 15
     [sentence] = world.reasons(ReasonCode.SATURATED_TARGET)
-    assert sentence.startswith("aggregated: all 2 workers are full and serve 32.00 of")
+    assert sentence.startswith("aggregated: the pool is full (2 workers) and serves 32.00 of")
     assert "backlog" in sentence
     assert world.reasons(ReasonCode.ENGINE_LEARNING)
 

@@ -78,11 +78,11 @@ SENTENCES: Final[dict[str, str]] = {
         "{serves:.2f} within the objectives: {needed:.2f} workers are busy, {wanted:g} needed"
     ),
     "backlog_target": (
-        "{waiting:g} requests wait for {behind:g} of {ready:g} workers, and {requests_per_s:.2f} requests/s arrive: "
+        "{waiting:g} requests wait for {behind:g} of {ready:workers}, and {requests_per_s:.2f} requests/s arrive: "
         "{wanted:workers} needed until the backlog is served"
     ),
     "saturated_target": (
-        "all {ready:g} workers are full and serve {served:.2f} of {requests_per_s:.2f} requests/s: {wanted:workers} "
+        "the pool is full ({ready:workers}) and serves {served:.2f} of {requests_per_s:.2f} requests/s: {wanted:workers} "
         "needed"
     ),
     "occupancy_target": "the KV usage of all workers would fill {full:.2f} of them: {wanted:workers} needed",
@@ -177,7 +177,7 @@ SENTENCES: Final[dict[str, str]] = {
     "shrink_unsafe": ("the queueing model recommends {queueing:g}, but one worker fewer would saturate the others"),
     "saturation_leads": ("saturation recommends {saturation:g}, the queueing model no more than {queueing:g}"),
     "queueing_leads": "the queueing model recommends {queueing:g}, saturation {saturation:g}",
-    "queueing_keeps": ("the queueing model needs all {queueing:g} workers, saturation recommends {saturation:g}"),
+    "queueing_keeps": ("the queueing model needs all of {queueing:workers}, saturation recommends {saturation:g}"),
     "saturation_alone": ("the queueing model has no recommendation, saturation recommends {saturation:g}"),
     "queueing_alone": ("saturation has no recommendation, the queueing model recommends {queueing:g}"),
     "no_recommendation": "neither saturation nor the queueing model has a recommendation",
@@ -246,7 +246,7 @@ SENTENCES: Final[dict[str, str]] = {
     "last_worker": ("{wanted:g} raised to {allowed:g}: each role keeps a worker until the model scales to zero"),
     "schedule_minimum": ("{wanted:g} raised to {allowed:g}: the minimum of a schedule that ends in {left_ms:time}"),
     "unaccepted": "{wanted:g} held at {allowed:g}: no scaler has accepted the last scale-down",
-    "drain_limit": "{wanted:g} raised to {allowed:g}: at most {drains_max:g} workers of a pool drain at once",
+    "drain_limit": "{wanted:g} raised to {allowed:g}: at most {drains_max:workers} of a pool may drain at once",
     "unnumbered_worker": (
         "{wanted:g} held at {allowed:g}: the platform removes the worker with the highest number, and one has none"
     ),
