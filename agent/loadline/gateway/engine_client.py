@@ -63,7 +63,6 @@ class EngineClient:
             connector=connector,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
             cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
         )
 
     async def close(self) -> None:

@@ -18,7 +18,7 @@ _HOP_BY_HOP: Final = frozenset(
         "upgrade",
     }
 )
-# The gateway reads bodies: it decodes requests, asks engines for plain answers, and lengths may change.
+# The gateway reads bodies: it decodes requests and answers, asks engines for plain ones, and lengths may change.
 _OF_THE_BODY: Final = frozenset({"content-length", "content-encoding", "expect"})
 _REQUEST_ONLY: Final = frozenset({"host", "accept-encoding"})
 _RESPONSE_ONLY: Final = frozenset({"date", "server"})
