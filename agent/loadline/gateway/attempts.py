@@ -16,6 +16,7 @@ ATTEMPTS_MAX: Final = 3
 """Answers that may fail before the client gets the failure: a request that ends engines must not end all of them."""
 _RETRIED: Final = frozenset({429, 500, 502, 503, 504, 508})
 """Statuses with which another worker may do better; 508: its address is this gateway's."""
+_SHOWN_BYTES: Final = 200
 
 _log = bounded("gateway")
 
@@ -87,12 +88,16 @@ class Attempts:
         return True
 
     def finished(self, backend: Backend, body: bytes, measured: Measured) -> bool:
-        """Count a whole answer; return False if its engine aborted it, and the next worker should be tried.
+        """Count a whole answer; return False if it is none, or an aborted one, and the next worker should be tried.
 
         Raises:
             ApiError: It was the last attempt.
         """
         answered = _decoded(body)
+        if not isinstance(answered.get("choices"), list):  # such as a proxy's page, or an error with status 200
+            shown = body[:_SHOWN_BYTES].decode(errors="replace")
+            self.failed(backend, f"its answer is no completion: {shown!r}")
+            return False
         if _is_aborted(answered):
             self.failed(backend, "it aborted the request")
             return False
@@ -122,7 +127,4 @@ def _decoded(body: bytes) -> dict[str, Any]:
 
 def _is_aborted(answered: dict[str, Any]) -> bool:
     """Return whether an engine that ends has cut an output off, which vLLM answers with 200."""
-    choices = answered.get("choices")
-    return isinstance(choices, list) and any(
-        isinstance(one, dict) and one.get("finish_reason") == "abort" for one in choices
-    )
+    return any(isinstance(one, dict) and one.get("finish_reason") == "abort" for one in answered["choices"])

@@ -69,9 +69,7 @@ class Measured(Struct):
 
     def read_answer(self, answered: dict[str, Any]) -> None:
         """Take counts from an answer that is not streamed."""
-        choices = answered.get("choices")
-        if isinstance(choices, list) and choices:
-            self.outputs = len(choices)
+        self.outputs = max(len(answered["choices"]), 1)
         self.read_usage(answered.get("usage"))
 
     def read_usage(self, usage: object) -> None:

@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from loadline.gateway.sse import DONE, write_event
+from tests.support.fake_engine import FakeEngine
 from tests.support.gateway_rig import MODEL, GatewayRig, gateway_rig, record
-from tests.support.moving_streams import COMPLETIONS, asked
+from tests.support.moving_streams import COMPLETIONS, TOKENS, asked
 from tests.support.raw_engine import RawEngine
 
 CHOICES = [{"index": 0, "text": "x", "finish_reason": "stop"}]
@@ -38,5 +39,45 @@ def test_an_answer_that_a_proxy_compresses_is_read_and_counts(body: bytes, conte
             rig.model.backends.update([record("w", engine.address)])
             assert await ask(rig, stream=True) == (200, body)
             assert rig.frontend._interval.sample(1, 1, queued=0, in_flight=0).osl_tokens == 7
+
+    asyncio.run(scenario())
+
+
+NO_COMPLETIONS = {
+    "page": answer(b"<html>maintenance</html>", "text/html"),
+    "empty": answer(b"", "text/plain"),
+    "no content": answer(b"", "text/plain", status="204 No Content"),
+    "error": answer(b'{"error": {"message": "dead", "code": 500}}', "application/json"),
+    "no object": answer(b"[]", "application/json"),
+    "no list": answer(b'{"choices": null}', "application/json"),
+}
+no_completions = pytest.mark.parametrize("raw", NO_COMPLETIONS.values(), ids=NO_COMPLETIONS)
+
+
+@no_completions
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_answer_that_is_no_completion_is_asked_for_elsewhere(raw: bytes, *, stream: bool) -> None:
+    async def scenario() -> None:
+        async with gateway_rig(0) as (rig, _), RawEngine(raw) as broken, FakeEngine() as good:
+            rig.model.backends.update([record("a", broken.address), record("b", good.address)])
+            status, got = await ask(rig, stream=stream)
+            assert (status, broken.requests, len(good.bodies)) == (200, 1, 1)
+            assert b'"finish_reason":"length"' in got.replace(b": ", b":")
+            sample = rig.frontend._interval.sample(1, 1, queued=0, in_flight=0)
+            assert (sample.completed, sample.osl_tokens) == (1, TOKENS)
+
+    asyncio.run(scenario())
+
+
+@no_completions
+@pytest.mark.parametrize("stream", [True, False])
+def test_answers_that_are_no_completions_end_with_the_reason(raw: bytes, *, stream: bool) -> None:
+    async def scenario() -> None:
+        async with gateway_rig(0) as (rig, _), RawEngine(raw) as a, RawEngine(raw) as b, RawEngine(raw) as c:
+            rig.model.backends.update([record(one.address[-5:], one.address) for one in (a, b, c)])
+            status, got = await ask(rig, stream=stream)
+            assert (status, a.requests, b.requests, c.requests) == (502, 1, 1, 1)
+            assert b"is no completion" in got
+            assert rig.frontend._interval.sample(1, 1, queued=0, in_flight=0).completed == 0
 
     asyncio.run(scenario())
