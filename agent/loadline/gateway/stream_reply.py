@@ -57,7 +57,9 @@ class StreamReply:
         self.done = False
         """True once the stream is complete."""
         self.failed = False
-        """True once the client was sent an error of the engine, or output that it aborted."""
+        """True once the client was sent an error of the engine, with which it ends the stream."""
+        self.aborted = False
+        """True once the client was sent an output that the engine aborted; others may go on."""
         self._has_usage = False
         """True once the client was sent the usage."""
 
@@ -145,16 +147,16 @@ class StreamReply:
             return self._start([data])
         if chunk.get("error") is not None:  # some engines write all fields
             return self._fail(data)
-        choices = chunk.get("choices")
-        choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+        found = chunk.get("choices")
+        choices = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
         usage = chunk.get("usage") if self._request.wants_usage else chunk.pop("usage", None)
         if usage is not None:
             self._measured.read_usage(self._usage() if self._hops else usage)
-        if choice is None:
+        if not choices:
             return self._close(chunk, usage)
         if not self._shared:
             self._shared = {name: chunk[name] for name in _SHARED if name in chunk}
-        return self._advance(chunk, choice)
+        return self._advance(chunk, choices)
 
     def end(self) -> list[bytes]:
         """Return the events that end a stream: none follow an end or an error that the engine has sent."""
@@ -170,18 +172,19 @@ class StreamReply:
         self.finished = self.done = True
         return self._start([*events, DONE])
 
-    def _advance(self, chunk: dict[str, Any], choice: dict[str, Any]) -> list[bytes]:
+    def _advance(self, chunk: dict[str, Any], choices: list[dict[str, Any]]) -> list[bytes]:
         """Return the events for a chunk with output."""
+        choice = choices[0]
         new_ids = self._take_ids(chunk, choice)
         text, others = self._text(choice)
         finish = choice.get("finish_reason")
         if new_ids or others or (self.obstacle and text):
             index = choice.get("index")
             self._measured.count_tokens(len(new_ids) or 1, index if isinstance(index, int) else 0)
-        if finish == "abort":
+        if any(one.get("finish_reason") == "abort" for one in choices):
             if self.can_continue or not self.started:
                 raise EngineFailed("the engine aborted the request")
-            self.failed = True
+            self.aborted = True
         if others:
             self.obstacle = self.obstacle or others
         if finish is not None and self._one_output:

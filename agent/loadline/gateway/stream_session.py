@@ -265,7 +265,7 @@ class StreamSession:
             raise ApiError(502, f"{backend.record.worker} failed, and {cause}: {reason}")
 
     async def _end(self) -> web.StreamResponse:
-        if self._reply.failed:
+        if self._reply.failed or self._reply.aborted:
             self.failure_status = web.HTTPBadGateway.status_code
         else:
             self._model.traffic.finish(self._measured)

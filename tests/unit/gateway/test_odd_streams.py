@@ -13,6 +13,7 @@ from loadline.gateway import engine_wait
 from tests.support.gateway_rig import MODEL, GatewayRig, gateway_rig, record
 from tests.support.moving_streams import COMPLETIONS, asked
 from tests.support.raw_engine import STREAM, RawEngine
+from tests.support.virtual_time import run_virtual
 from tests.waiting import until
 
 DONE = b"data: [DONE]\n\n"
@@ -57,7 +58,48 @@ def test_an_aborted_stream_that_cannot_move_is_not_counted_as_served(end: bytes)
         async with gateway_rig(0) as (rig, _), RawEngine(STREAM + text_event("a") + aborted + end) as engine:
             rig.model.backends.update([record("w", engine.address)])
             got = await rig.stream(**asked(COMPLETIONS))
-            assert (got.text, got.finish) == ("a", "abort")
+            assert (got.text, got.finish, got.complete) == ("a", "abort", True)
+            assert rig.frontend._interval.sample(1, 1, queued=0, in_flight=0).completed == 0
+            assert await counted(rig, 502)
+
+    asyncio.run(scenario())
+
+
+def ended(*reasons: str | None, text: str = "") -> bytes:
+    """Return an event with a choice for each finish reason."""
+    choices = [{"index": index, "text": text, "finish_reason": one} for index, one in enumerate(reasons)]
+    return event(id="c", choices=choices)
+
+
+def test_an_engine_that_dies_after_an_abort_of_one_of_two_outputs_fails_the_stream() -> None:
+    async def scenario() -> None:
+        raw = STREAM + ended(None, None, text="a") + ended("abort")
+        async with gateway_rig(0) as (rig, _), RawEngine(raw) as engine:
+            rig.model.backends.update([record("w", engine.address)])
+            got = await rig.stream(**asked(COMPLETIONS, n=2))
+            assert "w failed" in got.chunks[-1]["error"]["message"]
+            assert not got.complete
+
+    asyncio.run(scenario())
+
+
+def test_an_output_may_pause_after_the_abort_of_another_one() -> None:
+    async def scenario() -> None:
+        raw = STREAM + ended(None, None, text="a") + ended("abort")
+        async with gateway_rig(0, stall_s=6) as (rig, _), RawEngine(raw, hangs=True) as engine:
+            rig.model.backends.update([record("w", engine.address)])
+            got = await rig.stream(**asked(COMPLETIONS, n=2))
+            assert "it sent nothing for 60 s" in got.chunks[-1]["error"]["message"]
+
+    run_virtual(scenario())
+
+
+def test_an_abort_of_any_output_is_not_counted_as_served() -> None:
+    async def scenario() -> None:
+        raw = STREAM + ended(None, None, text="a") + ended("stop", "abort") + DONE
+        async with gateway_rig(0) as (rig, _), RawEngine(raw) as engine:
+            rig.model.backends.update([record("w", engine.address)])
+            assert (await rig.stream(**asked(COMPLETIONS, n=2))).complete
             assert rig.frontend._interval.sample(1, 1, queued=0, in_flight=0).completed == 0
             assert await counted(rig, 502)
 
