@@ -24,6 +24,7 @@ from loadline.gateway.stream_reply import EngineFailed, StreamReply
 from loadline.gateway.traffic import Measured
 
 _OK: Final = 200
+_STREAM: Final = "text/event-stream"
 _REFUSES_FIELD: Final = frozenset({400, 422})
 # A handover takes at most 3 s, and the source claims a stream whose destination does not answer within 1 s more.
 _CLAIM_S: Final = 5.0
@@ -164,7 +165,7 @@ class StreamSession:
                 EngineWait(backend, self._model.stall_s, self._model.backends.has_other) as wait,
                 self._engines.post(backend, *sent, self._sent) as answer,
             ):
-                if answer.status != _OK or answer.content_type != "text/event-stream":  # some ignore `stream`
+                if answer.status != _OK or _is_whole(answer.content_type):
                     return await self._refused(backend, answer)
                 self._answer = answer
                 await self._relay(answer, wait)
@@ -288,3 +289,8 @@ class StreamSession:
         except TimeoutError:
             raise ClientLeft from None
         return self._response
+
+
+def _is_whole(content_type: str) -> bool:
+    """Return whether an answer is that of an engine which ignores `stream`; not all name the type of their streams."""
+    return content_type == "application/json" or (content_type != _STREAM and content_type.startswith("text/"))

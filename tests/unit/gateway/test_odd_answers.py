@@ -81,3 +81,28 @@ def test_answers_that_are_no_completions_end_with_the_reason(raw: bytes, *, stre
             assert rig.frontend._interval.sample(1, 1, queued=0, in_flight=0).completed == 0
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("content_type", ["", "content-type: application/octet-stream\r\n"])
+def test_a_stream_of_another_type_is_relayed_as_it_comes(content_type: str) -> None:
+    async def scenario() -> None:
+        raw = f"HTTP/1.1 200 OK\r\n{content_type}connection: close\r\n\r\n".encode() + write_event(STREAMED[0])
+        async with gateway_rig(0) as (rig, _), RawEngine(raw, hangs=True) as engine:
+            rig.model.backends.update([record("w", engine.address)])
+            body = {"model": MODEL, "stream": True, **asked(COMPLETIONS, n=2)}
+            async with asyncio.timeout(10), rig.session.post(rig.url + COMPLETIONS, json=body) as got:
+                assert await got.content.readuntil(b"\n\n") == write_event(STREAMED[0])
+                assert engine.open == 1
+
+    asyncio.run(scenario())
+
+
+def test_what_is_no_stream_although_its_type_may_be_one_is_asked_for_elsewhere() -> None:
+    async def scenario() -> None:
+        raw = answer(b"<html>maintenance</html>", "application/octet-stream")
+        async with gateway_rig(0) as (rig, _), RawEngine(raw) as broken, FakeEngine() as good:
+            rig.model.backends.update([record("a", broken.address), record("b", good.address)])
+            assert (await ask(rig, stream=True))[0] == 200
+            assert (broken.requests, len(good.bodies)) == (1, 1)
+
+    asyncio.run(scenario())
