@@ -150,13 +150,12 @@ class StreamReply:
         found = chunk.get("choices")
         choices = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
         usage = chunk.get("usage") if self._request.wants_usage else chunk.pop("usage", None)
-        if usage is not None:
-            self._measured.read_usage(self._usage() if self._hops else usage)
-        if not choices:
-            return self._close(chunk, usage)
-        if not self._shared:
+        if choices and not self._shared:
             self._shared = {name: chunk[name] for name in _SHARED if name in chunk}
-        return self._advance(chunk, choices)
+        events = self._advance(chunk, choices) if choices else self._close(chunk, usage)
+        if usage is not None:  # it counts the tokens of its own chunk, too
+            self._measured.read_usage(self._usage() if self._hops else usage)
+        return events
 
     def end(self) -> list[bytes]:
         """Return the events that end a stream: none follow an end or an error that the engine has sent."""
@@ -174,22 +173,18 @@ class StreamReply:
 
     def _advance(self, chunk: dict[str, Any], choices: list[dict[str, Any]]) -> list[bytes]:
         """Return the events for a chunk with output."""
-        choice = choices[0]
-        new_ids = self._take_ids(chunk, choice)
-        text, others = self._text(choice)
-        finish = choice.get("finish_reason")
-        if new_ids or others or (self.obstacle and text):
-            index = choice.get("index")
-            self._measured.count_tokens(len(new_ids) or 1, index if isinstance(index, int) else 0)
-        if any(one.get("finish_reason") == "abort" for one in choices):
+        new_ids = self._take_ids(chunk, choices[0])
+        parts = [self._text(one) for one in choices]
+        finishes = [one.get("finish_reason") for one in choices if one.get("finish_reason") is not None]
+        self._count(choices, parts, len(new_ids))
+        if "abort" in finishes:
             if self.can_continue or not self.started:
                 raise EngineFailed("the engine aborted the request")
             self.aborted = True
-        if others:
-            self.obstacle = self.obstacle or others
-        if finish is not None and self._one_output:
+        self.obstacle = self.obstacle or next((others for _, others in parts if others), "")
+        if finishes and self._one_output:
             self.finished = True
-        if text or others or finish is not None:
+        if finishes or any(map(any, parts)):
             self._sent_tokens = len(self._tokens)
             self.is_between_characters = len(new_ids) <= 1
             if self.is_between_characters:
@@ -197,12 +192,20 @@ class StreamReply:
         elif not self.started:
             # A chunk without output, such as that with the role, waits: until output was sent, the answer can begin
             # anew at another engine.
-            self._head.append(self._shape(chunk, choice))
+            self._head.append(self._shape(chunk, choices[0]))
             return []
         elif self._hops or (self._wants_ids and not self.obstacle):
             # Token IDs follow with the text. Without text there is no progress, of which a later hop must tell.
             return []
-        return self._start([self._shape(chunk, choice)])
+        return self._start([self._shape(chunk, choices[0])])
+
+    def _count(self, choices: list[dict[str, Any]], parts: list[tuple[str, str]], new_ids: int) -> None:
+        """Count the tokens of a chunk: those of the first choice by their IDs, and one where only text came."""
+        for place, (choice, part) in enumerate(zip(choices, parts, strict=True)):
+            tokens = new_ids if new_ids and place == 0 else int(any(part))
+            if tokens:
+                index = choice.get("index")
+                self._measured.count_tokens(tokens, index if isinstance(index, int) else place)
 
     def _take_ids(self, chunk: dict[str, Any], choice: dict[str, Any]) -> list[int]:
         """Keep the token IDs of a chunk, and remove them from it unless the client wants them."""

@@ -126,9 +126,9 @@ class ModelTraffic:
             if measured.cached_tokens is not None:
                 self.frontend.looked_up(measured.isl_tokens, measured.cached_tokens)
         following = measured.osl_tokens - measured.outputs
-        if measured.first_s is None:
-            # Its times are unknown. Within the time that both objectives allow together for an output of the mean
-            # length, it met both.
+        if measured.first_s is None or (following > 0 and not measured.following_s):
+            # Its times are unknown, or those of outputs in one chunk each. Within the time that both objectives allow
+            # together for an output of the mean length, it met both.
             goal, took_ms = self._objectives, (now_s - measured.arrived_s) * 1_000
             met = None if goal is None else took_ms <= goal.ttft_ms + goal.itl_ms * max(following, 0) / measured.outputs
             self.frontend.finished(measured.osl_tokens, None, None, ttft_met=met, itl_met=met)

@@ -41,6 +41,17 @@ class Answers:
         self._traffic.finish(measured)
         return self._frontend._interval.sample(1, 1, queued=0, in_flight=0)
 
+    def chunks(self, *chunks: dict[str, Any], **more: Any) -> TrafficSample:
+        """Return the sample after a stream with a chunk each 20 ms."""
+        asked = read_request(COMPLETIONS, _json(model=MODEL, prompt="a", stream=True, **more), [MODEL])
+        measured = self._traffic.arrive(asked)
+        reply = StreamReply(asked, measured)
+        for chunk in chunks:
+            self.now_s += _STEP_S
+            reply.accept(_json(**chunk))
+        self._traffic.finish(measured)
+        return self._frontend._interval.sample(1, 1, queued=0, in_flight=0)
+
     def whole(self, outputs: int, tokens: int, took_s: float) -> TrafficSample:
         """Return the sample after an answer that is not streamed."""
         measured = self._traffic.arrive(read_request(COMPLETIONS, _json(model=MODEL, prompt="a"), [MODEL]))
@@ -67,6 +78,36 @@ def test_the_latency_of_several_outputs_is_that_of_each(
 
 def test_outputs_of_one_token_have_no_inter_token_latency(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Answers(monkeypatch).stream(1, 1, 1).itl_ms is None
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+def test_outputs_that_share_chunks_are_counted_one_by_one(monkeypatch: pytest.MonkeyPatch, *, with_index: bool) -> None:
+    choices = [{"text": "x", "finish_reason": None, **({"index": n} if with_index else {})} for n in range(4)]
+    sample = Answers(monkeypatch).chunks(*[{"choices": choices}] * 20, n=4)
+    assert sample.itl_ms == pytest.approx(20)
+    assert sample.osl_tokens == 4 * 20
+
+
+def test_the_usage_of_a_chunk_counts_its_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    chunks = [
+        {
+            "choices": [{"index": 0, "text": "x", "finish_reason": None}],
+            "usage": {"prompt_tokens": 1, "completion_tokens": count},
+        }
+        for count in (1, 2, 3)
+    ]
+    assert Answers(monkeypatch).chunks(*chunks, seed=1).osl_tokens == 3
+
+
+@pytest.mark.parametrize(("tokens", "met"), [(8, 0), (20, 1)])
+def test_an_output_in_one_chunk_has_the_time_of_a_whole_answer(
+    tokens: int, met: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = Answers(monkeypatch)
+    beams = [{"index": n, "text": "x" * tokens, "finish_reason": "stop"} for n in range(4)]
+    usage = {"prompt_tokens": 1, "completion_tokens": 4 * tokens}
+    sample = answers.chunks(*[{"choices": []}] * 9, {"choices": beams, "usage": usage}, n=4)  # 200 ms
+    assert (sample.ttft_ms, sample.itl_ms, sample.both_met) == (None, None, met)  # in 170 or 290 ms
 
 
 @pytest.mark.parametrize(("took_s", "met"), [(0.28, 1), (0.3, 0)])
