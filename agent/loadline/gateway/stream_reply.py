@@ -18,6 +18,8 @@ from loadline.gateway.traffic import Measured
 
 _SHARED: Final = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
 """Fields that all chunks of a stream have in common."""
+_GOES_ON: Final = (None, "", "abort")
+"""Finish reasons of an output that goes on, after an abort at another engine; some engines send an empty one."""
 
 
 class EngineFailed(Exception):
@@ -202,10 +204,13 @@ class StreamReply:
     def _count(self, choices: list[dict[str, Any]], parts: list[tuple[str, str]], new_ids: int) -> None:
         """Count the tokens of a chunk: those of the first choice by their IDs, and one where only text came."""
         for place, (choice, part) in enumerate(zip(choices, parts, strict=True)):
+            index = choice.get("index")
+            output = index if isinstance(index, int) else place
             tokens = new_ids if new_ids and place == 0 else int(any(part))
             if tokens:
-                index = choice.get("index")
-                self._measured.count_tokens(tokens, index if isinstance(index, int) else place)
+                self._measured.count_tokens(tokens, output)
+            if choice.get("finish_reason") not in _GOES_ON:
+                self._measured.end_output(output)
 
     def _take_ids(self, chunk: dict[str, Any], choice: dict[str, Any]) -> list[int]:
         """Keep the token IDs of a chunk, and remove them from it unless the client wants them."""

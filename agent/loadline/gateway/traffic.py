@@ -43,12 +43,13 @@ class Measured(Struct):
     first_s: float | None = None
     """Time of the first token; None: unknown."""
     last_s: dict[int, float] = {}
-    """Time of the last token of each output of a stream, by its index."""
+    """Time of the last token of each output of a stream that goes on, by its index."""
     following_s: float = 0.0
     """Time from the first token of an output to its last one, summed over the outputs."""
     isl_tokens: int | None = None
     cached_tokens: int | None = None
-    outputs: int = 1
+    outputs: int = 0
+    """Outputs that have begun."""
     osl_tokens: int = 0
     """Tokens of all outputs together."""
 
@@ -57,19 +58,23 @@ class Measured(Struct):
         now_s = time.monotonic()
         if self.first_s is None:
             self.first_s = now_s
+        self.outputs += output not in self.last_s
         self.following_s += now_s - self.last_s.get(output, now_s)
         self.last_s[output] = now_s
-        self.outputs = len(self.last_s)
         self.osl_tokens += tokens
+
+    def end_output(self, output: int) -> None:
+        """Forget the times of an output that has ended: a stream may have any number of them."""
+        self.last_s.pop(output, None)
 
     def forget_output(self) -> None:
         """Begin to count anew: another engine begins the answer."""
-        self.first_s, self.following_s, self.osl_tokens = None, 0.0, 0
+        self.first_s, self.following_s, self.outputs, self.osl_tokens = None, 0.0, 0, 0
         self.last_s.clear()
 
     def read_answer(self, answered: dict[str, Any]) -> None:
         """Take counts from an answer that is not streamed."""
-        self.outputs = max(len(answered["choices"]), 1)
+        self.outputs = len(answered["choices"])
         self.read_usage(answered.get("usage"))
 
     def read_usage(self, usage: object) -> None:
@@ -125,12 +130,13 @@ class ModelTraffic:
                 self._ratio.learn(measured.chars, measured.isl_tokens)
             if measured.cached_tokens is not None:
                 self.frontend.looked_up(measured.isl_tokens, measured.cached_tokens)
-        following = measured.osl_tokens - measured.outputs
+        outputs = max(measured.outputs, 1)
+        following = measured.osl_tokens - outputs
         if measured.first_s is None or (following > 0 and not measured.following_s):
             # Its times are unknown, or those of outputs in one chunk each. Within the time that both objectives allow
             # together for an output of the mean length, it met both.
             goal, took_ms = self._objectives, (now_s - measured.arrived_s) * 1_000
-            met = None if goal is None else took_ms <= goal.ttft_ms + goal.itl_ms * max(following, 0) / measured.outputs
+            met = None if goal is None else took_ms <= goal.ttft_ms + goal.itl_ms * max(following, 0) / outputs
             self.frontend.finished(measured.osl_tokens, None, None, ttft_met=met, itl_met=met)
             return
         ttft_ms = (measured.first_s - measured.arrived_s) * 1_000

@@ -12,7 +12,7 @@ from loadline.core.vocabulary.samples import TrafficSample
 from loadline.gateway import traffic
 from loadline.gateway.api_request import COMPLETIONS, read_request
 from loadline.gateway.stream_reply import StreamReply
-from loadline.gateway.traffic import ModelTraffic
+from loadline.gateway.traffic import Measured, ModelTraffic
 from tests.support.gateway_rig import MODEL
 from tests.support.memory import MemoryBus
 
@@ -108,6 +108,15 @@ def test_an_output_in_one_chunk_has_the_time_of_a_whole_answer(
     usage = {"prompt_tokens": 1, "completion_tokens": 4 * tokens}
     sample = answers.chunks(*[{"choices": []}] * 9, {"choices": beams, "usage": usage}, n=4)  # 200 ms
     assert (sample.ttft_ms, sample.itl_ms, sample.both_met) == (None, None, met)  # in 170 or 290 ms
+
+
+def test_outputs_that_have_ended_hold_no_memory() -> None:
+    measured = Measured(0.0, chars=1)
+    reply = StreamReply(read_request(COMPLETIONS, _json(model=MODEL, prompt="a", n=1_000), [MODEL]), measured)
+    for index in range(1_000):
+        for finish in (None, "stop"):
+            reply.accept(_json(choices=[{"index": index, "text": "x", "finish_reason": finish}]))
+    assert (measured.last_s, measured.outputs, measured.osl_tokens) == ({}, 1_000, 2_000)
 
 
 @pytest.mark.parametrize(("took_s", "met"), [(0.28, 1), (0.3, 0)])
