@@ -42,5 +42,6 @@ class IdleConnections:
 
 def _waits_for_request(connection: web.RequestHandler) -> bool:
     """Return False also for a request that has arrived, and of which the middleware hears in the loop's next steps."""
-    waiter = connection._waiter  # noqa: SLF001 - aiohttp has no public name for it; its own time limit asks the same
+    # aiohttp has no public name for it; its own time limit asks the same. Without it no connection counts as idle.
+    waiter = getattr(connection, "_waiter", None)
     return waiter is not None and not waiter.done()

@@ -4,6 +4,8 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from aiohttp import web
@@ -141,6 +143,19 @@ def test_a_request_that_arrives_when_the_time_of_its_connection_ends_is_answered
             writer.close()
 
     asyncio.run(scenario())
+
+
+def test_an_http_server_that_does_not_tell_who_waits_keeps_its_connections() -> None:
+    idle, closed = IdleConnections(), list[str]()
+    connection = SimpleNamespace(force_close=lambda: closed.append("closed"))
+    server = cast("web.Server", SimpleNamespace(connections=[connection]))
+    for now_s in (0.0, IDLE_S):
+        idle.close_overdue(server, now_s)
+    assert closed == []
+
+
+def test_this_http_server_tells_who_waits() -> None:
+    assert "_waiter" in web.RequestHandler.__slots__  # else no idle connection is closed
 
 
 def test_a_body_that_is_not_what_its_headers_say_is_refused() -> None:
