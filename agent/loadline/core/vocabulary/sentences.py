@@ -82,8 +82,8 @@ SENTENCES: Final[dict[str, str]] = {
         "{wanted:workers} needed until the backlog is served"
     ),
     "saturated_target": (
-        "the pool is full ({ready:workers}) and serves {served:.2f} of {requests_per_s:.2f} requests/s: {wanted:workers} "
-        "needed"
+        "the pool is full ({ready:workers}) and serves {served:.2f} of {requests_per_s:.2f} requests/s: "
+        "{wanted:workers} needed"
     ),
     "occupancy_target": "the KV usage of all workers would fill {full:.2f} of them: {wanted:workers} needed",
     "shared_demand": (
