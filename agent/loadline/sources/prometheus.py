@@ -134,6 +134,9 @@ class _PoolSource:
             _log.warning("worker_unreadable", worker=worker, model=self._pool.model, detail=str(error))
             return
         self._query.oddities.update(self._readers[worker].warnings)
+        if worker in self._readings and not reading.restarted:
+            # A pod may tell the starts of several processes, or of one of them: it began once.
+            reading = replace(reading, started_ms=self._readings[worker][0].started_ms)
         self._readings[worker] = reading, page.read_ms
         traffic = reading.traffic_sample(0) if self._pool.traffic else None
         if traffic is not None:

@@ -46,6 +46,10 @@ class _Samples(Struct, frozen=True):
         return self.metric.get(_NAME, "")
 
     @property
+    def instance(self) -> str:
+        return self.metric.get("instance", "")
+
+    @property
     def began_s(self) -> float:
         return self.values[0][0]
 
@@ -129,19 +133,20 @@ def _living(series: list[_Samples]) -> Iterator[_Samples]:
     All series of one scrape have one time. That a series has no sample of the newest scrape does not end it: a remote
     writer delivers a scrape in parts, and a querier that merges two servers takes each series from either.
     """
-    scrapes: dict[float, list[_Samples]] = defaultdict(list)
-    began_s: dict[str, float] = {}
+    scrapes: dict[tuple[str, float], list[_Samples]] = defaultdict(list)
+    began_s: dict[tuple[str, str], float] = {}
     for one in series:
-        scrapes[one.last_s].append(one)
-        began_s[one.name] = max(one.began_s, began_s.get(one.name, 0.0))
+        scrapes[one.instance, one.last_s].append(one)
+        metric = one.instance, one.name
+        began_s[metric] = max(one.began_s, began_s.get(metric, 0.0))
     followed_twice = {at_s for one in series for at_s, _ in one.values[:-2]} if len(scrapes) > 1 else set()
-    shortest_s, newest_s = min(one.interval_s for one in series), max(scrapes)
-    for last_s, last in scrapes.items():
-        # By another process or under other labels of the target; a page of fewer metrics is that of a sidecar.
-        is_replaced = all(began_s[one.name] > last_s for one in last)
+    shortest_s, newest_s = min(one.interval_s for one in series), max(last_s for _, last_s in scrapes)
+    for (instance, last_s), last in scrapes.items():
+        # Only within an endpoint: of two servers of a pod, each is read between two scrapes of the other.
+        is_renamed = all(began_s[instance, one.name] > last_s for one in last)
         own_s = min(one.interval_s for one in last)  # infinite for what is new, and again for what ended a window ago
         is_late = newest_s - last_s > _INTERVALS_MAX * (own_s if own_s < inf else shortest_s)
-        if last_s == newest_s or not (is_replaced or is_late or last_s in followed_twice):
+        if last_s == newest_s or not (is_renamed or is_late or last_s in followed_twice):
             yield from last
 
 
