@@ -6,6 +6,7 @@ The query is a range of raw samples, since those have the times at which they we
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from math import inf
 from typing import Annotated, Final, Literal
 
@@ -22,8 +23,9 @@ _MS_MAX: Final = 10**15
 # Labels of who read a series. One target that two jobs read, or two servers of a pair, has each of its series twice.
 _READERS: Final = frozenset(("job", "service", "endpoint", "prometheus", "prometheus_replica", "receive_replica"))
 
-# A scrape that failed once leaves two intervals.
+# A scrape that failed once leaves two intervals, and a remote writer may be 10 s behind.
 _INTERVALS_MAX: Final = 2.5
+_LATE_MIN_S: Final = 20.0
 
 _Sample = tuple[Annotated[float, Meta(ge=0, le=1e12)], str]
 
@@ -59,8 +61,8 @@ class _Samples(Struct, frozen=True):
 
     @property
     def interval_s(self) -> float:
-        """Time between the last two samples; infinite: there is one."""
-        return self.last_s - self.values[-2][0] if len(self.values) > 1 else inf
+        """Longest time between two samples; 0: there is one. Two servers may have read each scrape, 0.5 s apart."""
+        return max((later_s - at_s for (at_s, _), (later_s, _) in pairwise(self.values)), default=0.0)
 
 
 class _Data(Struct, frozen=True):
@@ -139,14 +141,13 @@ def _living(series: list[_Samples]) -> Iterator[_Samples]:
         scrapes[one.instance, one.last_s].append(one)
         metric = one.instance, one.name
         began_s[metric] = max(one.began_s, began_s.get(metric, 0.0))
-    followed_twice = {at_s for one in series for at_s, _ in one.values[:-2]} if len(scrapes) > 1 else set()
-    shortest_s, newest_s = min(one.interval_s for one in series), max(last_s for _, last_s in scrapes)
+    newest_s = max(one.last_s for one in series)
+    interval_s = max(one.interval_s for one in series) or inf
+    late_s = newest_s - max(_LATE_MIN_S, _INTERVALS_MAX * interval_s)
     for (instance, last_s), last in scrapes.items():
         # Only within an endpoint: of two servers of a pod, each is read between two scrapes of the other.
         is_renamed = all(began_s[instance, one.name] > last_s for one in last)
-        own_s = min(one.interval_s for one in last)  # infinite for what is new, and again for what ended a window ago
-        is_late = newest_s - last_s > _INTERVALS_MAX * (own_s if own_s < inf else shortest_s)
-        if last_s == newest_s or not (is_renamed or is_late or last_s in followed_twice):
+        if last_s == newest_s or (last_s >= late_s and not is_renamed):
             yield from last
 
 
