@@ -116,8 +116,8 @@ class SourcedWorkers:
         self._name = name
         self._given = (bus, store)
         self._workers: dict[tuple[str, str, str], _SourcedWorker] = {}
-        self._away: set[tuple[str, str]] = set()
-        """Models and pools whose upstream is away."""
+        self._away_since_s: dict[tuple[str, str], float] = {}
+        """Models and pools whose upstream is away, and the time at which a worker was heard last."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._stack = AsyncExitStack()
 
@@ -184,18 +184,25 @@ class SourcedWorkers:
             worker.lost.set()
 
     def set_away(self, model: str, pool: str, *, is_away: bool) -> None:
-        """Note whether the upstream of a pool is away: until it answers, silence says nothing of its workers."""
+        """Note whether the upstream of a pool is away: until it answers, silence says nothing of its workers.
+
+        Short outages stop the clock of ``lost_after_s``, or one that comes again and again would keep lost workers. A
+        longer one starts it again, since publishers reconnect one by one.
+        """
         if is_away:
-            self._away.add((model, pool))
-        elif (model, pool) in self._away:
-            self._away.remove((model, pool))
-            for names, worker in self._workers.items():
-                if names[:2] == (model, pool):
-                    worker.heard_s = self._clock()
+            newest_s = max((worker.heard_s for worker in self._workers.values()), default=self._clock())
+            self._away_since_s.setdefault((model, pool), newest_s)
+            return
+        now_s = self._clock()
+        outage_s = now_s - self._away_since_s.pop((model, pool), now_s)
+        is_long = outage_s > self._knobs.lost_after_s
+        for names, worker in self._workers.items():
+            if names[:2] == (model, pool):
+                worker.heard_s = now_s if is_long else min(now_s, worker.heard_s + outage_s)
 
     def remove_silent(self) -> None:
         """Remove workers that were silent for long while another one was heard: if all are, the upstream is away."""
-        judged = [(names, one) for names, one in self._workers.items() if names[:2] not in self._away]
+        judged = [(names, one) for names, one in self._workers.items() if names[:2] not in self._away_since_s]
         newest_s = max((worker.heard_s for _, worker in judged), default=0.0)
         for names, worker in judged:
             if newest_s - worker.heard_s > self._knobs.lost_after_s:

@@ -57,6 +57,27 @@ def test_engines_of_dynamo_that_reconnect_one_by_one_stay() -> None:
     run_virtual(scenario())
 
 
+def test_a_lost_engine_of_dynamo_leaves_although_the_plane_is_silent_now_and_then() -> None:
+    """Of 9 s, 6 are silent: a lost engine is judged by the time in which others are heard."""
+    pool = DynamoPoolKnobs(model="m", name="p", role="decode", component="backend")
+    knobs = DynamoKnobs(pools=(pool,))
+
+    async def scenario() -> None:
+        async with sourced(knobs) as workers:
+            source = DynamoSource(knobs, workers)
+            async with running(source.run(asyncio.Event()), "source"):
+                source._on_envelope(pool, "subject", envelope(idle_pass("lost")))
+                for silent_s in (5, 5, 5, 0):
+                    assert "lost" in names(workers), "lost_after_s is 10"
+                    for _ in range(4):
+                        source._on_envelope(pool, "subject", envelope(idle_pass("live")))
+                        await asyncio.sleep(1)
+                    await asyncio.sleep(silent_s)
+                assert names(workers) == ["live"]
+
+    run_virtual(scenario())
+
+
 class Redis:
     """Llumnix's store, which may be away."""
 
@@ -97,6 +118,25 @@ def test_engines_of_llumnix_that_write_their_keys_again_one_by_one_stay(*, is_aw
                 assert names(workers) == ["busy", "idle"], "an idle engine writes every 30 s"
                 await asyncio.sleep(30)
                 assert names(workers) == ["busy"], "one did not come back"
+        await calls.close()
+
+    run_virtual(scenario())
+
+
+def test_a_lost_engine_of_llumnix_leaves_although_a_poll_fails_now_and_then() -> None:
+    knobs = LlumnixKnobs(pools=(LlumnixPoolKnobs(model="m", name="p", role="decode", instance_type="decode"),))
+
+    async def scenario() -> None:
+        redis, calls = Redis(["live", "lost"]), GrpcCalls(1, 1.0)
+        async with sourced(knobs) as workers:
+            source = LlumnixSource(knobs, workers, cast("RedisReader", redis), calls)
+            async with running(source.run(asyncio.Event()), "source"):
+                await asyncio.sleep(5)
+                del redis.stored[STATUS_PREFIX + "lost"]
+                for second in range(60):
+                    redis.is_away = second % 20 == 0
+                    await asyncio.sleep(1)
+                assert names(workers) == ["live"]
         await calls.close()
 
     run_virtual(scenario())
