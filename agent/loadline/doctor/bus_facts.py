@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from itertools import count
+from collections import deque
 from typing import Final
 
 from msgspec import Struct
@@ -20,8 +20,8 @@ from loadline.wire.subjects import Subjects
 _LISTEN_S: Final = 2.1
 """Time for two reports and statuses: workers report every second by default, and standbys answer after 0.2 s."""
 _JITTER_MS: Final = 500
-"""By how much the time in a report and that of its arrival may differ more, or less, than in the report before."""
-_FRAMES_MAX: Final = 2_000
+"""By how much the time in a report and that of its arrival may differ more, or less, than in one before."""
+_WORKERS_MAX: Final = 1_000
 _PARTS_MAX: Final = 64
 _NAME: Final = "loadline doctor"
 
@@ -51,33 +51,60 @@ class BusFacts(Struct, frozen=True):
     """Clocks of workers that reported, minus that of this host."""
     figure_ages_ms: dict[str, int] = {}
     """Ages of the figures of other workers: the time in their reports has passed, and does not go on as a clock."""
+    single_lags_ms: dict[str, int] = {}
+    """Age of the time in the only report of other workers: of a clock that is behind, or of figures."""
 
 
 class ReportTimes:
-    """Times in the reports of workers: those of their clocks, or of the last reading of a source."""
+    """Times in the reports of workers: those of their clocks, or of the last reading of a source.
+
+    Of 10,000 workers, which send as many reports in a second, the first 1,000 are enough.
+    """
 
     def __init__(self) -> None:
         self.clocks_ms: dict[str, int] = {}
-        """Clocks of workers, minus that of this host."""
+        """Clocks of workers, minus that of this host; the name of a worker is that in its key."""
         self.ages_ms: dict[str, int] = {}
         """Ages of the figures of the other workers."""
-        self._last: dict[str, tuple[int, int]] = {}
+        self.single_lags_ms: dict[str, int] = {}
+        """Age of the time in the only report of other workers."""
+        self._subjects: set[str] = set()
+        self._last: dict[str, deque[tuple[int, int]]] = {}
+        self._proven: set[str] = set()
 
-    def add(self, worker: str, at_ms: int, now_ms: int) -> None:
-        """Add the time in a report, and that of its arrival, in Unix ms.
+    def read(self, subject: str, data: bytes, now_ms: int, monotonic_ms: int) -> None:
+        """Read a report that arrived at a Unix and a monotonic time."""
+        if subject not in self._subjects and len(self._subjects) >= _WORKERS_MAX:
+            return
+        self._subjects.add(subject)
+        report = decode_as(LoadReport, data)
+        if isinstance(report, LoadReport):
+            worker = f"{report.model}/{report.pool}/{report.worker}"
+            self.add(worker, report.samples[-1].timestamp_ms, now_ms, monotonic_ms)
+
+    def add(self, worker: str, at_ms: int, now_ms: int, monotonic_ms: int) -> None:
+        """Add the time in a report, in Unix ms, and the Unix and monotonic time of its arrival.
 
         A source repeats the time of a reading until the next one, which is 15 s later with Prometheus and 30 s with an
-        idle engine of Llumnix. A time that goes on with that of this host is the clock of the worker.
+        idle engine of Llumnix. A time that once goes on with that of this host is the clock of the worker. Two reports
+        before are compared, since one may be late, and by monotonic time, since the clock of this host may be set.
         """
-        last_at_ms, last_ms = self._last.get(worker, (at_ms, now_ms))
-        self._last[worker] = at_ms, now_ms
-        advance_ms, passed_ms = at_ms - last_at_ms, now_ms - last_ms
-        self.clocks_ms.pop(worker, None)
-        self.ages_ms.pop(worker, None)
-        if at_ms >= now_ms or (advance_ms > 0 and abs(advance_ms - passed_ms) <= _JITTER_MS):
+        before = self._last.setdefault(worker, deque(maxlen=2))
+        if any(_goes_on(at_ms - last_at_ms, monotonic_ms - last_ms) for last_at_ms, last_ms in before):
+            self._proven.add(worker)
+        for found in (self.clocks_ms, self.ages_ms, self.single_lags_ms):
+            found.pop(worker, None)
+        if at_ms >= now_ms or worker in self._proven:
             self.clocks_ms[worker] = at_ms - now_ms
-        else:
+        elif before:
             self.ages_ms[worker] = now_ms - at_ms
+        else:
+            self.single_lags_ms[worker] = now_ms - at_ms
+        before.append((at_ms, monotonic_ms))
+
+
+def _goes_on(advance_ms: int, passed_ms: int) -> bool:
+    return advance_ms > 0 and abs(advance_ms - passed_ms) <= _JITTER_MS
 
 
 async def gather(deployment: Deployment) -> BusFacts:
@@ -99,13 +126,9 @@ async def _examine(probe: NatsProbe, deployment: Deployment) -> BusFacts:
     publishes = await probe.denied_publishes(agent_role.publishes(deployment))
     loads = Subjects(deployment.root).all_of("load")
     times = ReportTimes()
-    left = count()
 
-    def read_time(_subject: str, data: bytes) -> None:
-        # 10,000 workers send as many frames in a second; some are enough.
-        report = decode_as(LoadReport, data) if next(left) < _FRAMES_MAX else None
-        if isinstance(report, LoadReport):
-            times.add(report.worker, report.samples[-1].timestamp_ms, _now_ms())
+    def read_time(subject: str, data: bytes) -> None:
+        times.read(subject, data, _now_ms(), time.monotonic_ns() // 1_000_000)
 
     if loads not in subscriptions:
         await probe.listen(loads, read_time)
@@ -121,6 +144,7 @@ async def _examine(probe: NatsProbe, deployment: Deployment) -> BusFacts:
         agents=tuple(agents),
         worker_clocks_ms=times.clocks_ms,
         figure_ages_ms=times.ages_ms,
+        single_lags_ms=times.single_lags_ms,
     )
 
 

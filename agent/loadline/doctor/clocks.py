@@ -20,13 +20,19 @@ def clock_findings(bus: BusFacts, store: StoreFacts) -> list[Finding]:
     members = {url: status for url, status in store.members.items() if isinstance(status, MemberStatus)}
     etcd = {url: s.clock_offset_ms for url, s in members.items() if s.clock_offset_ms is not None}
     agents = {answer.status.agent: answer.clock_offset_ms for answer in bus.agents}
-    old = {name: age_ms for name, age_ms in bus.figure_ages_ms.items() if age_ms > _WARN_MS}
-    workers = bus.worker_clocks_ms | {name: -age_ms for name, age_ms in bus.figure_ages_ms.items() if name not in old}
+    unsure = {name: lag_ms for name, lag_ms in bus.single_lags_ms.items() if lag_ms > _MAX_MS}
+    ages = bus.figure_ages_ms | {name: lag_ms for name, lag_ms in bus.single_lags_ms.items() if name not in unsure}
+    old = {name: age_ms for name, age_ms in ages.items() if age_ms > _WARN_MS}
+    workers = bus.worker_clocks_ms | {name: -age_ms for name, age_ms in ages.items() if name not in old}
     found = [_compared("clock of etcd", etcd), _compared("clocks of agents", agents)]
-    if workers or not old:
+    if workers or not (old or unsure):
         found.append(_compared("clocks of workers", workers))
     if old:
         found.append(_aged("figures of workers", old))
+    if unsure:
+        name, lag_ms = max(unsure.items(), key=lambda one: (one[1], one[0]))
+        text = f"the time in the only report of {name} is {lag_ms / 1000:,.1f} s behind this host"
+        found.append(warning("clocks or figures of workers", text, f"Either: {_REMEDY} Or: {_AGE_REMEDY}"))
     return found
 
 

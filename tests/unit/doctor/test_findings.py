@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from loadline import __version__
 from loadline.adapters.etcd_probe import Lease, MemberStatus
+from loadline.core.vocabulary.samples import WorkerSample
 from loadline.core.vocabulary.status import AgentStatus, DecisionSummary, ModelStatus, TrafficStatus
 from loadline.doctor.agents import agent_findings, leader_finding
 from loadline.doctor.bus_facts import AgentAnswer, BusFacts, ReportTimes
@@ -19,6 +20,9 @@ from loadline.doctor.scalers import scaler_finding
 from loadline.doctor.servers import etcd_findings, nats_findings
 from loadline.doctor.store_facts import Leader, StoreFacts
 from loadline.servers import EtcdKnobs
+from loadline.wire.codec import encode
+from loadline.wire.messages import LoadReport
+from loadline.wire.subjects import Subjects
 
 NOW_MS = 1_800_000_000_000
 TRAFFIC = TrafficStatus(None, None, None, None, None, 0)
@@ -101,13 +105,19 @@ def test_clocks_are_compared(offset_ms: int, verdict: Verdict) -> None:
     assert verdicts(found) == {"clock of etcd": verdict, "clocks of agents": "skipped", "clocks of workers": verdict}
 
 
+def found_in(times: ReportTimes) -> dict[str, str]:
+    facts = BusFacts(
+        worker_clocks_ms=times.clocks_ms, figure_ages_ms=times.ages_ms, single_lags_ms=times.single_lags_ms
+    )
+    return {one.check: f"{one.verdict}: {one.text}" for one in clock_findings(facts, StoreFacts())[2:]}
+
+
 def of_workers(*reports: tuple[int, int]) -> dict[str, str]:
     """Return the findings of a worker from the ages of its figures and the times at which they arrived, in ms."""
     times = ReportTimes()
     for age_ms, at_ms in reports:
-        times.add("w", NOW_MS + at_ms - age_ms, NOW_MS + at_ms)
-    facts = BusFacts(worker_clocks_ms=times.clocks_ms, figure_ages_ms=times.ages_ms)
-    return {one.check: f"{one.verdict}: {one.text}" for one in clock_findings(facts, StoreFacts())[2:]}
+        times.add("w", NOW_MS + at_ms - age_ms, NOW_MS + at_ms, at_ms)
+    return found_in(times)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +128,10 @@ def of_workers(*reports: tuple[int, int]) -> dict[str, str]:
         pytest.param([(14_300, 0)], "figures", "ok", id="one-report"),
         pytest.param([(61_000, 0), (61_200, 200)], "figures", "warning", id="its-source-has-no-news"),
         pytest.param([(61_000, 0), (61_000, 1_000)], "clocks", "failed", id="the-clock-of-the-worker-is-behind"),
+        pytest.param([(90_000, 0), (90_700, 1_700), (90_000, 2_000)], "clocks", "failed", id="a-report-is-late"),
+        pytest.param([(90_000, 0), (90_000, 1_000), (90_700, 2_700)], "clocks", "failed", id="the-last-one-is-late"),
+        pytest.param([(60_000, 0)], "figures", "ok", id="one-report-of-a-source"),
+        pytest.param([(60_001, 0)], "clocks or figures", "warning", id="one-report-of-a-source-or-a-clock"),
         pytest.param([(-61_000, 0), (-60_100, 900)], "clocks", "failed", id="the-figures-are-of-the-future"),
         pytest.param([(1_900, 0), (1_990, 90)], "clocks", "ok", id="fresh-figures"),
     ],
@@ -128,6 +142,26 @@ def test_old_figures_are_told_from_clocks_that_are_behind(
     """Those of a source have the time at which Prometheus read them, or at which an idle engine stored them."""
     [(found, text)] = of_workers(*reports).items()
     assert (found, text.partition(":")[0]) == (f"{check} of workers", verdict)
+
+
+def test_a_clock_that_is_behind_is_told_while_that_of_this_host_is_set() -> None:
+    times = ReportTimes()
+    for at_ms, now_ms, monotonic_ms in ((-90_000, 0, 0), (-89_000, 6_000, 1_000)):
+        times.add("w", NOW_MS + at_ms, NOW_MS + now_ms, monotonic_ms)
+    assert found_in(times) == {"clocks of workers": "failed: w is 95.0 s behind this host"}
+
+
+def test_both_reports_of_the_first_thousand_workers_count_by_model_and_pool() -> None:
+    """The first 2,000 frames of 3,000 workers have one of each."""
+    times, subjects = ReportTimes(), Subjects("loadline")
+    for at_ms in (0, 1_000):
+        for number in range(1_500):
+            for model, behind_ms in (("late", 90_000), ("good", 5)):
+                worker, sample = f"w-{number}", WorkerSample(1, NOW_MS + at_ms - behind_ms)
+                report = encode(LoadReport(model, "p", worker, 1, [sample]))
+                times.read(subjects.load(model, "p", worker), report, NOW_MS + at_ms, at_ms)
+    assert len(times.clocks_ms) == 1_000
+    assert found_in(times) == {"clocks of workers": "failed: late/p/w-99 is 90.0 s behind this host"}
 
 
 @pytest.mark.parametrize(
