@@ -1,5 +1,6 @@
 """Increases of counters and histograms between two pages of one program."""
 
+from collections.abc import KeysView
 from typing import Final
 
 from msgspec import Struct
@@ -45,11 +46,14 @@ class Counters:
     falls belongs to a program that was started again.
     """
 
-    __slots__ = ("_before", "_last", "_page", "fell")
+    __slots__ = ("_known", "_labels", "_last", "_page", "fell")
 
     def __init__(self) -> None:
         self._last: dict[str, dict[str, float]] = {}
-        self._page = self._before = _NO_PAGE
+        self._labels: dict[str, KeysView[str]] = {}
+        """Labels of each metric on the last page that had it."""
+        self._page = _NO_PAGE
+        self._known: frozenset[str] = frozenset()
         self.fell = False
         """True if a counter fell since the last call of ``begin``."""
 
@@ -57,13 +61,14 @@ class Counters:
         """Start a page."""
         before, self._page = self._page, page
         if sum(map(len, self._last.values())) > _SERIES_MAX:
-            self._last.clear()
             before = _NO_PAGE
-        elif self.fell:  # series that are not there again belong to the program that has gone
+        if self.fell or before is _NO_PAGE:  # series that are not there again belong to the program that has gone
             self._last = {metric: dict(series) for metric, series in before.series.items()}
-        for metric in page.declared - page.series.keys():
-            self._last.pop(metric, None)  # series do not end before their program
-        self._before = before
+            self._labels = {metric: series.keys() for metric, series in before.series.items()}
+        for metric in page.declared - page.series.keys():  # series do not end before their program
+            self._last.pop(metric, None)
+            self._labels.pop(metric, None)
+        self._known = before.declared
         self.fell = False
 
     def increases(self, metric: str) -> list[tuple[str, float]]:
@@ -71,9 +76,10 @@ class Counters:
         found = []
         values = self._last.setdefault(metric, {})
         series = self._page.series.get(metric, {})
-        before = self._before.series.get(metric, {})
-        is_renamed = bool(before) and before.keys().isdisjoint(series)
-        first = 0.0 if metric in self._before.declared else None
+        is_renamed = self._labels.get(metric, series.keys()).isdisjoint(series)
+        first = 0.0 if metric in self._known else None
+        if series:
+            self._labels[metric] = series.keys()
         for labels, value in series.items():
             last = None if is_renamed else values.get(labels, first)
             values[labels] = value

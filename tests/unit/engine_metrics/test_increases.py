@@ -29,3 +29,14 @@ def test_labels_that_change_back_yield_nothing_of_the_time_between() -> None:
     assert increases(page(a=1_000), page(x=1_010), page(x=4_990), page(a=5_000), page(a=5_010)) == [
         [], [], [("x", 3_980)], [], [("a", 10)],
     ]  # fmt: skip
+
+
+def test_labels_that_change_while_a_page_lacks_the_metric_yield_nothing_of_the_past() -> None:
+    none = Exposition({}, 0, frozenset())
+    found = increases(page(a=1_000), none, page(x=1_010), none, page(a=5_908), page(a=5_910))
+    assert found == [[], [], [], [], [], [("a", 2)]]
+
+
+def test_labels_of_a_new_program_that_has_counted_nothing_before_count_from_zero() -> None:
+    none_yet = Exposition({}, 0, frozenset({"m"}))
+    assert increases(page(a=1_000), none_yet, page(x=3)) == [[], [], [("x", 3)]]
