@@ -1,5 +1,7 @@
 """KEDA planner: manual calculations for the rules of llm-d's guides."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from loadline.core.engines.profile import ObjectiveKnobs
@@ -24,7 +26,7 @@ class KedaHarness(FleetHarness):
         self.model.objectives = ObjectiveKnobs(ttft_ms=1_000.0, itl_ms=100.0)
         self.pool("p").reset_decided(workers, self.now)
 
-    def report_all(self, *reports: dict[str, float], silent: int = 0, only: bool = False) -> None:
+    def report_all(self, *reports: Mapping[str, float], silent: int = 0, only: bool = False) -> None:
         """Report from each worker; the last report is that of all further workers.
 
         Fields of the load that a report lacks are 0, unless a worker reports its fields ``only``.
@@ -32,7 +34,9 @@ class KedaHarness(FleetHarness):
         self.sequence += 1
         workers = list(self.pool("p").workers)
         for number, worker in enumerate(workers[: len(workers) - silent]):
-            fields = {} if only else {"kv_usage_ratio": 0.0, "waiting_requests": 0, "running_requests": 0}
+            fields: dict[str, float] = (
+                {} if only else {"kv_usage_ratio": 0.0, "waiting_requests": 0, "running_requests": 0}
+            )
             fields |= reports[min(number, len(reports) - 1)]
             sample = WorkerSample(self.sequence, 0, **fields)  # type: ignore[arg-type]
             self.fleet.ingest(reported(worker, sample, pool="p"), self.now)
@@ -40,13 +44,13 @@ class KedaHarness(FleetHarness):
     def evaluate(self) -> Recommendation:
         return self.planner.plan(self.refresh(), self.now)
 
-    def proposed(self, *reports: dict[str, float], silent: int = 0) -> tuple[int, ReasonCode]:
+    def proposed(self, *reports: Mapping[str, float], silent: int = 0) -> tuple[int, ReasonCode]:
         """Return the count that the next evaluation recommends, with its first reason."""
         self.report_all(*reports, silent=silent)
         recommendation = self.evaluate()
         return recommendation.targets.get("p", self.pool("p").ready), recommendation.reasons[0].code
 
-    def sync(self, *reports: dict[str, float]) -> int:
+    def sync(self, *reports: Mapping[str, float]) -> int:
         """Return the count after the next sync, which is applied at once."""
         self.now += SYNC_MS
         count, _ = self.proposed(*reports)
@@ -255,6 +259,13 @@ def test_what_no_worker_reports_is_not_0(rule: str, role: Role, sample: dict[str
         assert (recommendation.targets, [reason.code for reason in recommendation.reasons]) == ({}, [code])
 
 
+def test_one_idle_moment_does_not_shrink_a_pool_that_reports_no_latency() -> None:
+    harness = at_once("latency", 6)
+    full, idle = {"running_requests": 200}, {"running_requests": 0}
+    assert [harness.sync(report) for report in [full] * 40 + [idle] + [full] * 40] == [6] * 81
+    assert [harness.sync(idle) for _ in range(13)] == [6] * 11 + [5] * 2
+
+
 def test_an_idle_worker_says_nothing_of_workers_whose_prompts_have_an_unknown_length() -> None:
     idle, busy = {"waiting_requests": 0, "running_requests": 0}, {"waiting_requests": 40, "running_requests": 4}
     harness = at_once("tokens", 6, "prefill")
@@ -262,7 +273,7 @@ def test_an_idle_worker_says_nothing_of_workers_whose_prompts_have_an_unknown_le
         harness.now += SYNC_MS
         harness.report_all(idle, busy, only=True)
         assert harness.evaluate().targets == {}
-    counts = []
+    counts: list[int] = []
     for _ in range(40):
         harness.now += SYNC_MS
         harness.report_all(idle, only=True)

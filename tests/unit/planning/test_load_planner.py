@@ -192,6 +192,33 @@ def test_a_pool_that_grew_for_full_caches_shrinks_though_its_objective_is_infeas
     assert counts[-60:] == [3] * 60
 
 
+def test_an_aggregated_pool_without_requests_shrinks_though_its_ttft_objective_is_infeasible() -> None:
+    harness = LoadPlannerHarness()
+    harness.world = FleetHarness([PoolKnobs("d", "aggregated")], 3)
+    harness.pool = harness.world.pool("d")
+    harness.pool.decided = 3
+    harness.world.model.objectives = ObjectiveKnobs(ttft_ms=300.0, itl_ms=50.0)
+    for second in range(600):
+        harness.world.now += 1_000
+        harness.world.sequence += 1
+        tokens = 100 + second if second < 60 else 0
+        for worker in harness.pool.workers:
+            sample = WorkerSample(
+                harness.world.sequence,
+                0,
+                kv_blocks_total=BLOCKS,
+                kv_blocks_used=tokens // 3,
+                running_requests=min(tokens, 1),
+                queued_prefill_tokens=tokens,
+                ttft_ms=400.0 + 0.2 * tokens if tokens else None,
+                itl_ms=10.0 + 0.05 * tokens if tokens else None,
+            )
+            harness.world.fleet.ingest(reported(worker, sample, pool="d"), harness.world.now)
+        recommendation = harness.planner.plan(harness.world.refresh(), harness.world.now)
+        assert second >= 60 or recommendation.targets == {}
+    assert recommendation.targets == {"d": 2}
+
+
 def run_with_itl(objective_ms: float, used: int, slope_ms: float) -> Recommendation:
     """Run workers whose ITL is 10 ms and ``slope_ms`` for each block, beside an objective."""
     harness = LoadPlannerHarness()

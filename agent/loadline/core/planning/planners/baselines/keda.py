@@ -206,6 +206,7 @@ class KedaPlanner(SyncedPlanner):
         triggers = list(self._triggers(pool, now))
         known = [trigger for trigger in triggers if trigger.reporting]
         if not known:
+            history.recommendations.push(now, float(current))  # the next one must not scale down at once
             recommendation = hold(ReasonCode.NO_DATA, pool, fresh=pool.fresh, ready=pool.ready, known=0)
         else:
             proposed, reason = max((one.propose(pool, current) for one in known), key=lambda proposal: proposal[0])

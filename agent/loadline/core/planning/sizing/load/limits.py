@@ -88,8 +88,10 @@ class DecodeWork(Struct, frozen=True):
             # These loads include the request itself: without it, a pool whose prompts never wait had a limit of 0.
             target = max(within, default=0.0)
         best_ms = round(line.at(self.own_load), _DIGITS)
-        if self.load_max == inf:
-            return LoadLimits(inf, target, best_ms, None if target > 0.0 else best_ms)
+        if self.load_max == inf and target > 0.0:
+            return LoadLimits(inf, target, best_ms)
+        if self.load_max == inf:  # without work no worker is needed, whatever the objective
+            return LoadLimits(inf, inf if self.is_idle else 0.0, best_ms, best_ms)
         latency_ms = round(line.at(self.load_max), _DIGITS)
         if target > 0.0:
             return LoadLimits(self.load_max, min(target, self.load_max), latency_ms)
