@@ -107,8 +107,8 @@ class _PoolSource:
         self._workers = workers
         self._bus = bus
         self._readers: dict[str, EngineReader] = {}
-        self._readings: dict[str, tuple[EngineReading, int]] = {}
-        """The newest reading of each worker, and the time at which Prometheus read it, in ms."""
+        self._readings: dict[str, tuple[EngineReading, TargetPage]] = {}
+        """The newest reading of each worker, and its page."""
         self._reporters: dict[str, TrafficReporter] = {}
 
     async def poll(self) -> float:
@@ -137,19 +137,20 @@ class _PoolSource:
         if worker in self._readings and not reading.restarted:
             # A pod may tell the starts of several processes, or of one of them: it began once.
             reading = replace(reading, started_ms=self._readings[worker][0].started_ms)
-        self._readings[worker] = reading, page.read_ms
+        self._readings[worker] = reading, page
         traffic = reading.traffic_sample(0) if self._pool.traffic else None
         if traffic is not None:
             if worker not in self._reporters:
                 self._reporters[worker] = TrafficReporter(self._bus, self._root, worker)
             await self._reporters[worker].report(self._pool.model, traffic)
 
-    def _report(self, worker: str, reading: EngineReading, read_ms: int) -> None:
+    def _report(self, worker: str, reading: EngineReading, page: TargetPage) -> None:
         record = _record(self._pool, worker, reading)
         self._workers.heard(record, LatestSamples)
         engine = self._workers.engine(record.names)
         if isinstance(engine, LatestSamples):
-            engine.put([replace(sample, timestamp_ms=read_ms) for sample in reading.samples()])
+            samples = [replace(sample, timestamp_ms=page.read_ms) for sample in reading.samples()]
+            engine.put(samples, page.oldest_ms)
 
     def _forget(self, found: Mapping[str, TargetPage]) -> None:
         for worker in self._readers.keys() - found.keys():

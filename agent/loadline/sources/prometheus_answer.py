@@ -83,6 +83,8 @@ class TargetPage(Struct, frozen=True):
     text: bytes
     read_ms: int
     """Time at which Prometheus read the newest value, by its clock."""
+    oldest_ms: int
+    """Time at which it read the oldest one: a pod's servers are read one by one."""
 
 
 _decoder: Final = msgspec.json.Decoder(_Answer)
@@ -159,8 +161,9 @@ def _page(series: Iterable[_Samples], own: frozenset[str]) -> TargetPage:
             newest[name] = sample
     lines = [f"{name} {value}" for name, (_, value) in newest.items()]
     # Every program tells when it started: another container's would make old figures of an engine new.
-    read_s = max((at_s for name, (at_s, _) in newest.items() if not name.startswith(START_METRIC)), default=0.0)
-    return TargetPage("\n".join([*lines, ""]).encode(), min(round(read_s * 1_000), _MS_MAX))
+    times_s = [at_s for name, (at_s, _) in newest.items() if not name.startswith(START_METRIC)] or [0.0]
+    read_ms, oldest_ms = (min(round(at_s * 1_000), _MS_MAX) for at_s in (max(times_s), min(times_s)))
+    return TargetPage("\n".join([*lines, ""]).encode(), read_ms, oldest_ms)
 
 
 def _written(metric: dict[str, str], own: frozenset[str]) -> str:

@@ -46,16 +46,30 @@ class LatestSamples:
         self._latest: dict[int, WorkerSample] = {}
         self._empty = EmptyReadings()
         self._new: set[int] = set()
+        self._counted_ms = 0
+        """Time of the newest figure of the last reading that counted, or at the start of the drain."""
 
-    def put(self, samples: Sequence[WorkerSample]) -> None:
-        """Replace all samples by those of a reading; with the same time as the one before it is no other reading."""
-        before, self._latest = self._latest, {sample.rank: sample for sample in samples}
+    def put(self, samples: Sequence[WorkerSample], oldest_ms: int | None = None) -> None:
+        """Replace all samples by those of a reading.
+
+        It counts as another one without a request if all of it is later than the last one that counted, and than what
+        was known when the drain began. Requests count at once.
+
+        Args:
+            samples: A sample for each rank, with the time of the newest.
+            oldest_ms: Time of the oldest figure in them; None: that of the samples.
+        """
+        self._latest = {sample.rank: sample for sample in samples}
         self._new = set(self._latest)
         self._empty.keep(self._latest)
+        newest_ms = self._newest_ms
+        is_another = not newest_ms or (newest_ms if oldest_ms is None else oldest_ms) > self._counted_ms
         for rank, sample in self._latest.items():
-            known = before.get(rank)
-            if known is None or not sample.timestamp_ms or sample.timestamp_ms > known.timestamp_ms:
-                self._empty.note(rank, is_empty=sample.waiting_requests == 0 == sample.running_requests)
+            is_empty = sample.waiting_requests == 0 == sample.running_requests
+            if is_another or not is_empty:
+                self._empty.note(rank, is_empty=is_empty)
+        if is_another:
+            self._counted_ms = newest_ms
 
     def take_samples(self) -> Sequence[WorkerSample]:
         """Return the samples since the last call."""
@@ -65,10 +79,15 @@ class LatestSamples:
     def begin_drain(self) -> None:
         """Forget what the engine has said of its requests so far."""
         self._empty.begin()
+        self._counted_ms = self._newest_ms
 
     def is_empty(self) -> bool:
         """Return True if each rank has said twice in a row that it has no request."""
         return self._empty.are_enough
+
+    @property
+    def _newest_ms(self) -> int:
+        return max((sample.timestamp_ms for sample in self._latest.values()), default=0)
 
 
 class _SourcedWorker:

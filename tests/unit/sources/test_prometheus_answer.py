@@ -26,6 +26,7 @@ def test_a_query_names_all_metrics_the_selector_and_the_age() -> None:
 
 def test_the_newest_value_of_each_series_is_on_the_page_of_its_target() -> None:
     data = answer(
+        ({"pod": "a", "__name__": "process_start_time_seconds"}, [(25.0, "4")]),
         ({"pod": "a", "engine": "0"}, [(10.0, "1"), (25.5, "2")]),
         ({"pod": "a", "engine": "1"}, [(25.4, "7")]),
         ({"pod": "b"}, [(11.0, "3")]),
@@ -36,6 +37,7 @@ def test_the_newest_value_of_each_series_is_on_the_page_of_its_target() -> None:
     )
     found = read_answer(data, "pod")
     assert {name: page.read_ms for name, page in found.items()} == {"a": 25_500, "b": 11_000}
+    assert {name: page.oldest_ms for name, page in found.items()} == {"a": 25_400, "b": 11_000}
     series = read_exposition(found["a"].text, frozenset([METRIC])).series[METRIC]
     assert {labels_of(written)["engine"]: value for written, value in series.items()} == {"0": 2.0, "1": 7.0}
 

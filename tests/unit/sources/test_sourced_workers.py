@@ -207,6 +207,24 @@ def test_a_rank_that_vanishes_holds_no_drain_up() -> None:
     assert [one.rank for one in samples.take_samples()] == [0]
 
 
+def test_a_busy_rank_is_not_emptied_by_what_was_read_before_the_command() -> None:
+    """Prometheus reads ranks 15 s apart in turn: a 0 of rank 1 from before counted again with each scrape of rank 0."""
+    samples = LatestSamples()
+
+    def put(rank_0_s: int, rank_1_s: int, running: int = 0) -> bool:
+        newest_ms, oldest_ms = max(rank_0_s, rank_1_s) * 1_000, min(rank_0_s, rank_1_s) * 1_000
+        both = [WorkerSample(0, newest_ms, rank=rank, waiting_requests=0, running_requests=running) for rank in (0, 1)]
+        samples.put(both, oldest_ms)
+        return samples.is_empty()
+
+    put(31, 38)
+    samples.begin_drain()
+    assert not any([put(46, 38), put(61, 38), put(76, 38)]), "rank 1 is too busy to answer"
+    assert [put(76, 83), put(91, 83), put(91, 98)] == [False, False, True], "each was read twice"
+    assert [put(106, 98, running=1), put(106, 113), put(121, 113)] == [False] * 3, "requests count at once"
+    assert put(121, 128)
+
+
 def test_more_workers_than_allowed_are_refused_with_an_error() -> None:
     async def scenario(source: Source) -> None:
         for number in range(50):
