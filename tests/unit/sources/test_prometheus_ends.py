@@ -110,6 +110,31 @@ def test_a_pod_that_was_created_again_has_the_load_of_its_new_process_after_two_
     assert found == [(30, 20_000, False), both, both, (1, 110_000, True), *[(1, 110_000, False)] * 2]
 
 
+def test_what_a_server_has_counted_before_it_is_read_is_no_traffic() -> None:
+    """The 80,000 requests in the life of a server, and its 4 running ones, were the arrivals of 7 s."""
+    away = [*every(15, 8, 68), *every(15, 173, 400)]
+    cases = {
+        "read first": (every(15, 173, 400), 100_000),
+        "again": (away, 100_000),
+        "again, another restarted": (away, 0),
+    }
+    for case, (scraped_s, finished) in cases.items():
+        reader, arrivals = EngineReader("vllm"), []
+        first, second = {"instance": "10.0.0.1:8000", "engine": "0"}, {"instance": "10.0.0.1:8001", "engine": "1"}
+        series = [
+            *vllm(first, every(15, 1, 136), 100_000, 4, 20.0),
+            *vllm(first, every(15, 151, 400), finished, 4, 20.0),
+            *vllm(second, scraped_s, 80_000, 4, 25.0),
+        ]
+        for now_s in sorted([*every(15, 136, 211), *every(15, 143, 211)]):
+            reading = engine_at(reader, now_s, *series)
+            arrivals.append(None if reading.traffic is None else reading.traffic.arrivals)
+        assert reading.requests == 8, case
+        assert max(filter(None, arrivals)) <= 2, (case, arrivals)
+        assert arrivals[5] is None, (case, arrivals)
+        assert None not in arrivals[6:], (case, arrivals)
+
+
 LIVE = every(15, 10, 400)
 GONE: Series = ("active", {"worker": "b"}, BEFORE)
 
