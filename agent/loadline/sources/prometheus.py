@@ -121,8 +121,7 @@ class _PoolSource:
             if worker in self._readings:
                 # The agent counts a silent worker as stale after 5 s, and Prometheus reads every 15 s or more.
                 self._report(worker, *self._readings[worker])
-        if found:
-            self._forget(found)
+        self._forget(found)
         return wait_s
 
     async def _read(self, worker: str, page: TargetPage) -> None:
@@ -153,10 +152,12 @@ class _PoolSource:
             engine.put(samples, page.oldest_ms)
 
     def _forget(self, found: Mapping[str, TargetPage]) -> None:
+        """Forget targets that are no workers any more: after an outage, those that are began when they did before."""
         for worker in self._readers.keys() - found.keys():
-            del self._readers[worker]
-            self._readings.pop(worker, None)
-            self._reporters.pop(worker, None)
+            if self._workers.engine((self._pool.model, self._pool.name, worker)) is None:
+                del self._readers[worker]
+                self._readings.pop(worker, None)
+                self._reporters.pop(worker, None)
 
 
 class _FrontendSource:

@@ -19,7 +19,7 @@ KEYS = Keys("default")
 
 
 class Prometheus:
-    """The API of a server that has one pod with several containers."""
+    """The API of a server that has one pod with several containers, or, without a start, another pod only."""
 
     def __init__(self) -> None:
         self.at_s = 1_000.0
@@ -37,7 +37,7 @@ class Prometheus:
         ]
         values = [4.0, 0.0, *self.started_s]
         result: list[dict[str, object]] = [
-            {"metric": {"pod": "w", **metric}, "values": [[self.at_s, str(value)]]}
+            {"metric": {"pod": "w" if self.started_s else "other", **metric}, "values": [[self.at_s, str(value)]]}
             for metric, value in zip([*of_engine, *starts], values, strict=True)
         ]
         return msgspec.json.encode({"status": "success", "data": {"resultType": "matrix", "result": result}})
@@ -67,6 +67,12 @@ def test_another_number_of_processes_in_a_pod_is_no_restart() -> None:
     """A sidecar that was not scraped: the worker left, and was registered again."""
     assert incarnations([400.0, 500.0], [400.0], [400.0, 500.0]) == [1, 1, 1]
     assert incarnations([400.0], [400.0, 500.0], [400.0]) == [400_000] * 3
+
+
+def test_an_outage_is_no_restart() -> None:
+    """The first page after it may have one of a pod's two servers: the worker was registered again."""
+    assert incarnations([400.0, 500.0], [], [400.0], [400.0, 500.0]) == [1] * 4
+    assert incarnations([400.0], [], [900.0]) == [400_000, 400_000, 900_000]
 
 
 def test_a_start_after_the_known_one_is_a_restart() -> None:
