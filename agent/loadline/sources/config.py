@@ -33,6 +33,11 @@ class RegisteringKnobs(SourceKnobs, frozen=True):
     ] = 10
     workers_max: Annotated[int, Meta(ge=1, le=10_000, description="Maximum number of workers.")] = 1_000
 
+    @property
+    def returned_after_s(self) -> int:
+        """Time in which workers are heard again after their upstream was away for long, in s."""
+        return self.lost_after_s
+
 
 class WorkerKnobs(Knobs, frozen=True):
     """Facts of the workers of a pool that the source cannot learn by itself."""

@@ -68,7 +68,7 @@ class _Query:
         place = f"{knobs.url} {{{selector}}}"
         self.oddities = OddityLog(place)
         self._upstream = Upstream(place)
-        self.is_away = False
+        self.has_failed = False
         """True if the last query failed, so it says nothing of its targets."""
         self._read_ms: dict[str, int] = {}
 
@@ -77,9 +77,9 @@ class _Query:
         try:
             found = read_answer(await self._pages.get(self._url, {"query": self._text}), self._label, self._own)
         except (PageUnavailable, AnswerRefused) as error:
-            self.is_away = True
+            self.has_failed = True
             return {}, self._upstream.failed(error.reason, error.detail)
-        self.is_away = False
+        self.has_failed = False
         if not found:
             detail = f"no series has these metrics, this selector and the label {self._label}"
             return {}, self._upstream.failed("no_series", detail)
@@ -95,10 +95,26 @@ class _Query:
 
 
 class _PoolSource:
-    """Engines of one pool."""
+    """Engines of one pool.
+
+    Args:
+        pool: The pool.
+        knobs: The configuration.
+        pages: Client of the server.
+        workers: The workers of the source.
+        bus: The connected bus.
+        with_series: Pools whose last answer had series, of the whole source.
+    """
 
     def __init__(
-        self, pool: PrometheusPoolKnobs, knobs: PrometheusKnobs, pages: HttpReader, workers: SourcedWorkers, bus: Bus
+        self,
+        pool: PrometheusPoolKnobs,
+        knobs: PrometheusKnobs,
+        pages: HttpReader,
+        workers: SourcedWorkers,
+        bus: Bus,
+        *,
+        with_series: set[tuple[str, str]],
     ) -> None:
         names = ENGINES[pool.engine].names | {START_METRIC}
         self._query = _Query(knobs, pages, names, selector=pool.selector, label=pool.worker_label)
@@ -106,6 +122,7 @@ class _PoolSource:
         self._root = knobs.root
         self._workers = workers
         self._bus = bus
+        self._with_series = with_series
         self._readers: dict[str, EngineReader] = {}
         self._readings: dict[str, tuple[EngineReading, TargetPage]] = {}
         """The newest reading of each worker, and its page."""
@@ -114,7 +131,13 @@ class _PoolSource:
     async def poll(self) -> float:
         """Report what the server has; return the time to wait beyond the interval, in s."""
         found, wait_s = await self._query.ask()
-        self._workers.set_away(self._pool.model, self._pool.name, is_away=self._query.is_away)
+        names = self._pool.model, self._pool.name
+        if found:
+            self._with_series.add(names)
+        else:
+            self._with_series.discard(names)
+        # If no pool has series, Prometheus cannot scrape; a single one may have ended, and must not stay for ever.
+        self._workers.set_away(*names, is_away=self._query.has_failed or not self._with_series)
         for worker, page in found.items():
             if self._query.is_new(worker, page):
                 await self._read(worker, page)
@@ -238,8 +261,9 @@ async def run_prometheus(knobs: PrometheusKnobs, stop: asyncio.Event) -> None:
         if any(ROUTERS[one.router].workers for one in knobs.frontends):
             models = {*knobs.models.values(), *(one.model for one in knobs.frontends if one.model)}
             await addresses.follow(stack, knobs, sorted(models))
+        with_series = set[tuple[str, str]]()
         sources: list[_PoolSource | _FrontendSource] = [
-            *(_PoolSource(pool, knobs, pages, workers, bus) for pool in knobs.pools),
+            *(_PoolSource(pool, knobs, pages, workers, bus, with_series=with_series) for pool in knobs.pools),
             *(_FrontendSource(one, knobs, pages, addresses, bus) for one in knobs.frontends),
         ]
         for number, source in enumerate(sources):

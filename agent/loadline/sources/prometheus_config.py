@@ -62,6 +62,11 @@ class PrometheusKnobs(RegisteringKnobs, frozen=True, kw_only=True):
         dict[str, Name], Meta(max_length=1_024, description="Names of models in routers' metrics, and the agent's.")
     ] = field(default_factory=dict)
 
+    @property
+    def returned_after_s(self) -> int:
+        """Time in which all targets are read again, in s: they are within an interval, which may be 60 s."""
+        return max(self.lost_after_s, self.max_age_s)
+
 
 def read_prometheus(path: Path) -> PrometheusKnobs:
     """Read the configuration.

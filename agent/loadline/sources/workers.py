@@ -93,10 +93,11 @@ class LatestSamples:
 class _SourcedWorker:
     """A worker and the task of its client."""
 
-    def __init__(self, record: WorkerRecord, engine: SourcedEngine, heard_s: float) -> None:
+    def __init__(self, record: WorkerRecord, engine: SourcedEngine, heard_s: float, lost_after_s: int) -> None:
         self.record = record
         self.engine = engine
         self.heard_s = heard_s
+        self.lost_after_s = lost_after_s
         self.heard = asyncio.Event()
         self.lost = asyncio.Event()
 
@@ -183,12 +184,12 @@ class SourcedWorkers:
                 remedy = "raise workers_max, or find out who sends reports of so many workers"
                 _log.error("workers_full", worker=record.worker, model=record.model, remedy=remedy)
                 return
-            worker = _SourcedWorker(record, make_engine(), now_s)
+            worker = _SourcedWorker(record, make_engine(), now_s, self._knobs.lost_after_s)
             self._workers[record.names] = worker
             task = asyncio.create_task(self._run(worker, on_migrate), name=f"worker {record.worker}")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        worker.heard_s = now_s
+        worker.heard_s, worker.lost_after_s = now_s, self._knobs.lost_after_s
         worker.heard.set()
 
     def engine(self, names: tuple[str, str, str]) -> SourcedEngine | None:
@@ -206,7 +207,7 @@ class SourcedWorkers:
         """Note whether the upstream of a pool is away: until it answers, silence says nothing of its workers.
 
         Short outages stop the clock of ``lost_after_s``, or one that comes again and again would keep lost workers. A
-        longer one starts it again, since publishers reconnect one by one.
+        longer one starts it again, with ``returned_after_s``, since publishers reconnect one by one.
         """
         if is_away:
             newest_s = max((worker.heard_s for worker in self._workers.values()), default=self._clock())
@@ -214,17 +215,20 @@ class SourcedWorkers:
             return
         now_s = self._clock()
         outage_s = now_s - self._away_since_s.pop((model, pool), now_s)
-        is_long = outage_s > self._knobs.lost_after_s
         for names, worker in self._workers.items():
-            if names[:2] == (model, pool):
-                worker.heard_s = now_s if is_long else min(now_s, worker.heard_s + outage_s)
+            if names[:2] != (model, pool):
+                continue
+            if outage_s > self._knobs.lost_after_s:
+                worker.heard_s, worker.lost_after_s = now_s, self._knobs.returned_after_s
+            else:
+                worker.heard_s = min(now_s, worker.heard_s + outage_s)
 
     def remove_silent(self) -> None:
         """Remove workers that were silent for long while another one was heard: if all are, the upstream is away."""
         judged = [(names, one) for names, one in self._workers.items() if names[:2] not in self._away_since_s]
         newest_s = max((worker.heard_s for _, worker in judged), default=0.0)
         for names, worker in judged:
-            if newest_s - worker.heard_s > self._knobs.lost_after_s:
+            if newest_s - worker.heard_s > worker.lost_after_s:
                 self.remove(names)
 
     async def report_migration(self, report: MigrationReport) -> None:

@@ -116,7 +116,7 @@ def read_prometheus(data: bytes) -> Callable[[], None]:
         if kind == b"router":
             source: _PoolSource | _FrontendSource = _FrontendSource(knobs.frontends[0], knobs, pages, _addresses(), bus)
         else:
-            source = _PoolSource(knobs.pools[0], knobs, pages, cast("SourcedWorkers", workers), bus)
+            source = _PoolSource(knobs.pools[0], knobs, pages, cast("SourcedWorkers", workers), bus, with_series=set())
         for _ in answers:
             await source.poll()
             workers.report()

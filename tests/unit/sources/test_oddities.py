@@ -91,6 +91,6 @@ def test_the_source_of_prometheus_logs_those_of_engines() -> None:
         knobs = PrometheusKnobs(pools=(pool,))
         pages: Any = Pages(answer_of("vllm:kv_cache_usage_perc", 1_000.0, engine="0"))
         async with SourcedWorkers(knobs, "source", bus=bus, store=MemoryStore()) as workers:
-            await prometheus._PoolSource(pool, knobs, pages, workers, bus).poll()
+            await prometheus._PoolSource(pool, knobs, pages, workers, bus, with_series=set()).poll()
 
     assert oddities_of(polls) == [("http://127.0.0.1:9090 {}", "above_capacity")]

@@ -51,7 +51,7 @@ def incarnations(*pages: list[float]) -> list[int]:
     async def scenario() -> None:
         bus, store = MemoryBus(), MemoryStore()
         async with SourcedWorkers(knobs, "source", bus=bus, store=store) as workers:
-            source = _PoolSource(pool, knobs, cast("HttpReader", prometheus), workers, bus)
+            source = _PoolSource(pool, knobs, cast("HttpReader", prometheus), workers, bus, with_series=set())
             for started_s in pages:
                 prometheus.started_s = started_s
                 await source.poll()

@@ -1,12 +1,14 @@
 """Outages of what sources read: healthy workers that are heard one by one afterwards stay registered."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
+import msgspec
 import pytest
 
 from loadline.adapters.grpc_calls import GrpcCalls
+from loadline.adapters.http_reader import HttpReader, PageUnavailable
 from loadline.adapters.redis_reader import RedisReader
 from loadline.client.resources import running
 from loadline.errors import StoreUnavailable
@@ -14,6 +16,8 @@ from loadline.sources.dynamo import DynamoSource
 from loadline.sources.dynamo_config import DynamoKnobs, DynamoPoolKnobs
 from loadline.sources.llumnix import METADATA_PREFIX, STATUS_PREFIX, LlumnixSource
 from loadline.sources.llumnix_config import LlumnixKnobs, LlumnixPoolKnobs
+from loadline.sources.prometheus import _PoolSource
+from loadline.sources.prometheus_config import PrometheusKnobs, PrometheusPoolKnobs
 from loadline.sources.workers import SourcedWorkers
 from tests.support.memory import MemoryBus, MemoryStore
 from tests.support.sources import envelope, idle_pass
@@ -25,7 +29,7 @@ def names(workers: SourcedWorkers) -> list[str]:
     return sorted(worker for _, _, worker in workers.names)
 
 
-def sourced(knobs: DynamoKnobs | LlumnixKnobs) -> SourcedWorkers:
+def sourced(knobs: DynamoKnobs | LlumnixKnobs | PrometheusKnobs) -> SourcedWorkers:
     clock = asyncio.get_running_loop().time
     return SourcedWorkers(knobs, "source", bus=MemoryBus(), store=MemoryStore(), clock=clock)
 
@@ -138,5 +142,73 @@ def test_a_lost_engine_of_llumnix_leaves_although_a_poll_fails_now_and_then() ->
                     await asyncio.sleep(1)
                 assert names(workers) == ["live"]
         await calls.close()
+
+    run_virtual(scenario())
+
+
+class Scraped:
+    """The API of a Prometheus that reads the pods of two pools in turn."""
+
+    def __init__(self, interval_s: int, window_s: int) -> None:
+        self.times_s: dict[str, list[float]] = {f"{pool}{number}": [] for number in range(3) for pool in "pq"}
+        self.window_s = window_s
+        self.interval_s = interval_s
+        self.now_s = 1_000
+        self.answers = True
+
+    def second(self, dead: str = "") -> None:
+        """Read the pods that are due, except those whose pool or name begins so."""
+        self.now_s += 1
+        for number, (pod, times_s) in enumerate(self.times_s.items()):
+            is_due = (self.now_s - number * self.interval_s // 6) % self.interval_s == 0
+            if is_due and not (dead and pod.startswith(tuple(dead.split(",")))):
+                times_s.append(self.now_s)
+
+    async def get(self, _url: str, parameters: Mapping[str, str]) -> bytes:
+        if not self.answers:
+            raise PageUnavailable("unavailable", "refused")
+        result = []
+        for pod, times_s in self.times_s.items():
+            recent = [at_s for at_s in times_s if at_s > self.now_s - self.window_s]
+            for name in ("running", "waiting") if recent and f'pool="{pod[0]}"' in parameters["query"] else ():
+                metric = {"__name__": f"vllm:num_requests_{name}", "pod": pod, "instance": pod}
+                result.append({"metric": metric, "values": [[at_s, "0"] for at_s in recent]})
+        return msgspec.json.encode({"status": "success", "data": {"resultType": "matrix", "result": result}})
+
+
+@pytest.mark.parametrize(("interval_s", "window_s", "answers"), [(15, 60, True), (60, 120, False)])
+def test_engines_that_prometheus_reads_again_one_by_one_stay(interval_s: int, window_s: int, *, answers: bool) -> None:
+    """Scrapes failed for 100 s, or Prometheus was away for 140 s and reads every 60 s: 5 and 2 of 6 were removed."""
+    pools = [
+        PrometheusPoolKnobs(model="m", name=name, role="decode", engine="vllm", selector=f'pool="{name}"')
+        for name in "pq"
+    ]
+    knobs = PrometheusKnobs(pools=tuple(pools), max_age_s=window_s)
+
+    async def scenario() -> None:
+        prometheus = Scraped(interval_s, window_s)
+        async with sourced(knobs) as workers:
+            found = set[tuple[str, str]]()
+            pages, bus = cast("HttpReader", prometheus), MemoryBus()
+            sources = [_PoolSource(pool, knobs, pages, workers, bus, with_series=found) for pool in pools]
+
+            async def run(seconds: int, dead: str = "") -> None:
+                for _ in range(seconds):
+                    prometheus.second(dead)
+                    for source in sources:
+                        await source.poll()
+                    await asyncio.sleep(1)
+
+            await run(2 * interval_s)
+            everybody = sorted(prometheus.times_s)
+            assert names(workers) == everybody
+            prometheus.answers = answers
+            await run(140, dead="p,q")
+            prometheus.answers = True
+            for _ in range(4 * interval_s):
+                await run(1)
+                assert names(workers) == everybody
+            await run(2 * window_s + 60, dead="p,q2")
+            assert names(workers) == ["q0", "q1"], "a pool that has ended"
 
     run_virtual(scenario())
