@@ -63,8 +63,13 @@ class Attempts:
         _log.warning("unreachable", model=record.model, worker=record.worker, address=record.address, detail=str(error))
         self._model.metrics.retried(record.model)
 
-    def failed(self, backend: Backend, reason: str) -> None:
+    def failed(self, backend: Backend, reason: str, body: str = "") -> None:
         """Record a failed answer. Time begins anew: the request may have waited for long in the queue of the engine.
+
+        Args:
+            backend: The worker that answered.
+            reason: Reason, which the client gets if no other attempt follows.
+            body: Beginning of the answer, for the log.
 
         Raises:
             ApiError: It was the last attempt.
@@ -72,7 +77,7 @@ class Attempts:
         self._failed.append(backend)
         self._begin_time()
         record = backend.record
-        _log.warning("engine_failed", model=record.model, worker=record.worker, detail=reason)
+        _log.warning("engine_failed", model=record.model, worker=record.worker, detail=reason, body=body)
         if self.exhausted:
             raise ApiError(502, f"{ATTEMPTS_MAX} workers of {record.model!r} failed; the last one: {reason}")
         self._model.metrics.retried(record.model)
@@ -94,9 +99,9 @@ class Attempts:
             ApiError: It was the last attempt.
         """
         answered = _decoded(body)
-        if not isinstance(answered.get("choices"), list):  # such as a proxy's page, or an error with status 200
-            shown = body[:_SHOWN_BYTES].decode(errors="replace")
-            self.failed(backend, f"its answer is no completion: {shown!r}")
+        # Such as a proxy's page, or an error with status 200. It may name hosts, so only the log shows it.
+        if not isinstance(answered.get("choices"), list) or answered.get("error") is not None:
+            self.failed(backend, "its answer is no completion", body[:_SHOWN_BYTES].decode(errors="replace"))
             return False
         if _is_aborted(answered):
             self.failed(backend, "it aborted the request")

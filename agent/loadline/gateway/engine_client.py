@@ -87,6 +87,8 @@ class EngineClient:
                 yield answer
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as error:
             raise Unreachable(str(error)) from error
+        except aiohttp.ClientResponseError as error:  # its text has the address, which clients must not get
+            raise EngineBroken(f"its answer is no HTTP: {error.message}") from error
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             raise EngineBroken(str(error) or type(error).__name__) from error
 

@@ -18,8 +18,8 @@ from loadline.gateway.traffic import Measured
 
 _SHARED: Final = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
 """Fields that all chunks of a stream have in common."""
-_GOES_ON: Final = (None, "", "abort")
-"""Finish reasons of an output that goes on, after an abort at another engine; some engines send an empty one."""
+_NO_REASON: Final = (None, "")
+"""Finish reasons of an output that goes on; some engines send an empty one."""
 
 
 class EngineFailed(Exception):
@@ -64,6 +64,8 @@ class StreamReply:
         """True once the client was sent an output that the engine aborted; others may go on."""
         self._has_usage = False
         """True once the client was sent the usage."""
+        self._has_choice = False
+        """True once an engine has sent a part of an output, such as its role."""
 
     @property
     def ended(self) -> bool:
@@ -139,6 +141,8 @@ class StreamReply:
             EngineFailed: The event ends the stream early, and another engine can continue it.
         """
         if data == DONE:
+            if not (self._has_choice or self.started):
+                raise EngineFailed("it ended without output")
             self.done = True
             return self._start([data])
         try:
@@ -154,6 +158,7 @@ class StreamReply:
         usage = chunk.get("usage") if self._request.wants_usage else chunk.pop("usage", None)
         if choices and not self._shared:
             self._shared = {name: chunk[name] for name in _SHARED if name in chunk}
+        self._has_choice = self._has_choice or bool(choices)
         events = self._advance(chunk, choices) if choices else self._close(chunk, usage)
         if usage is not None:  # it counts the tokens of its own chunk, too
             self._measured.read_usage(self._usage() if self._hops else usage)
@@ -177,7 +182,7 @@ class StreamReply:
         """Return the events for a chunk with output."""
         new_ids = self._take_ids(chunk, choices[0])
         parts = [self._text(one) for one in choices]
-        finishes = [one.get("finish_reason") for one in choices if one.get("finish_reason") is not None]
+        finishes = [reason for one in choices if (reason := one.get("finish_reason")) not in _NO_REASON]
         self._count(choices, parts, len(new_ids))
         if "abort" in finishes:
             if self.can_continue or not self.started:
@@ -209,7 +214,7 @@ class StreamReply:
             tokens = new_ids if new_ids and place == 0 else int(any(part))
             if tokens:
                 self._measured.count_tokens(tokens, output)
-            if choice.get("finish_reason") not in _GOES_ON:
+            if choice.get("finish_reason") not in (*_NO_REASON, "abort"):  # another engine may continue after an abort
                 self._measured.end_output(output)
 
     def _take_ids(self, chunk: dict[str, Any], choice: dict[str, Any]) -> list[int]:
@@ -250,8 +255,8 @@ class StreamReply:
             else:
                 choice.pop("prompt_token_ids", None)
             chunk = {**self._shared, "choices": [choice]}
-        if self._wants_ids and not self.obstacle and self._ids_sent < len(self._tokens):
-            choice["token_ids"] = self._tokens[self._ids_sent :]
+        if self._wants_ids and self._ids_sent < len(self._tokens):  # of later ones none are kept if it cannot move
+            choice["token_ids"] = self._tokens[self._ids_sent :] + (choice.get("token_ids") or [])
             self._ids_sent = len(self._tokens)
         return msgspec.json.encode(chunk)
 

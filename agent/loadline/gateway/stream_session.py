@@ -25,6 +25,8 @@ from loadline.gateway.traffic import Measured
 
 _OK: Final = 200
 _STREAM: Final = "text/event-stream"
+_EVENT_LINES: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
+"""Beginnings of streams of events, whatever content type they have."""
 _REFUSES_FIELD: Final = frozenset({400, 422})
 # A handover takes at most 3 s, and the source claims a stream whose destination does not answer within 1 s more.
 _CLAIM_S: Final = 5.0
@@ -165,10 +167,11 @@ class StreamSession:
                 EngineWait(backend, self._model.stall_s, self._model.backends.has_other) as wait,
                 self._engines.post(backend, *sent, self._sent) as answer,
             ):
-                if answer.status != _OK or _is_whole(answer.content_type):
-                    return await self._refused(backend, answer)
+                first = await answer.content.readany() if _may_be_whole(answer) else b""
+                if answer.status != _OK or (_may_be_whole(answer) and not first.lstrip().startswith(_EVENT_LINES)):
+                    return await self._refused(backend, answer, first)
                 self._answer = answer
-                await self._relay(answer, wait)
+                await self._relay(answer, wait, first)
         except TimeoutError:
             if self._response is None and self._next is None:
                 raise too_late(self._model, backend) from None
@@ -199,9 +202,10 @@ class StreamSession:
             context_tokens = await self._engines.context_tokens(backend, self._asking)
         return self._reply.next_body(context_tokens)
 
-    async def _relay(self, answer: aiohttp.ClientResponse, wait: EngineWait) -> None:
+    async def _relay(self, answer: aiohttp.ClientResponse, wait: EngineWait, first: bytes) -> None:
         reader = EventReader()
-        async for piece in answer.content.iter_any():
+        piece = first or await answer.content.readany()
+        while piece:
             wait.end()
             if self._next is not None:
                 return
@@ -209,6 +213,7 @@ class StreamSession:
             if self._reply.done:
                 return
             wait.begin(has_output=self._first_byte is None, can_move=self._can_move or self._reply.ended)
+            piece = await answer.content.readany()
 
     async def _pass_on(self, received: Iterable[bytes], answer: aiohttp.ClientResponse) -> None:
         """Send the client what it gets for events of the engine."""
@@ -238,9 +243,11 @@ class StreamSession:
             raise ClientLeft from error
         self._attempts.progressed()
 
-    async def _refused(self, backend: Backend, answer: aiohttp.ClientResponse) -> web.StreamResponse | None:
+    async def _refused(
+        self, backend: Backend, answer: aiohttp.ClientResponse, first: bytes
+    ) -> web.StreamResponse | None:
         """Handle an answer that is no stream; return the client's answer, or None if another attempt follows."""
-        body = await read_whole(answer)
+        body = first + await read_whole(answer)
         if self._attempts.may_retry(backend, answer.status, body):
             return None
         if self._response is None:
@@ -291,6 +298,10 @@ class StreamSession:
         return self._response
 
 
-def _is_whole(content_type: str) -> bool:
-    """Return whether an answer is that of an engine which ignores `stream`; not all name the type of their streams."""
-    return content_type == "application/json" or (content_type != _STREAM and content_type.startswith("text/"))
+def _may_be_whole(answer: aiohttp.ClientResponse) -> bool:
+    """Return whether an answer may be that of an engine which ignores `stream`; not all name the type of their streams.
+
+    Its first bytes tell.
+    """
+    kind = answer.content_type
+    return answer.status == _OK and (kind == "application/json" or (kind != _STREAM and kind.startswith("text/")))

@@ -50,6 +50,7 @@ NO_COMPLETIONS = {
     "error": answer(b'{"error": {"message": "dead", "code": 500}}', "application/json"),
     "no object": answer(b"[]", "application/json"),
     "no list": answer(b'{"choices": null}', "application/json"),
+    "error of all fields": answer(b'{"choices": [], "error": {"message": "dead"}}', "application/json"),
 }
 no_completions = pytest.mark.parametrize("raw", NO_COMPLETIONS.values(), ids=NO_COMPLETIONS)
 
@@ -78,14 +79,16 @@ def test_answers_that_are_no_completions_end_with_the_reason(raw: bytes, *, stre
             status, got = await ask(rig, stream=stream)
             assert (status, a.requests, b.requests, c.requests) == (502, 1, 1, 1)
             assert b"is no completion" in got
+            assert b"maintenance" not in got, "a page of a proxy may name hosts"
             assert rig.frontend._interval.sample(1, 1, queued=0, in_flight=0).completed == 0
 
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("content_type", ["", "content-type: application/octet-stream\r\n"])
-def test_a_stream_of_another_type_is_relayed_as_it_comes(content_type: str) -> None:
+@pytest.mark.parametrize("kind", ["", "application/octet-stream", "text/plain", "application/json"])
+def test_a_stream_of_another_type_is_relayed_as_it_comes(kind: str) -> None:
     async def scenario() -> None:
+        content_type = f"content-type: {kind}\r\n" if kind else ""
         raw = f"HTTP/1.1 200 OK\r\n{content_type}connection: close\r\n\r\n".encode() + write_event(STREAMED[0])
         async with gateway_rig(0) as (rig, _), RawEngine(raw, hangs=True) as engine:
             rig.model.backends.update([record("w", engine.address)])
@@ -93,6 +96,29 @@ def test_a_stream_of_another_type_is_relayed_as_it_comes(content_type: str) -> N
             async with asyncio.timeout(10), rig.session.post(rig.url + COMPLETIONS, json=body) as got:
                 assert await got.content.readuntil(b"\n\n") == write_event(STREAMED[0])
                 assert engine.open == 1
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_that_is_no_http_does_not_tell_clients_the_address_of_its_engine() -> None:
+    async def scenario() -> None:
+        async with gateway_rig(0) as (rig, _), RawEngine(b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n") as engine:
+            rig.model.backends.update([record("w", engine.address)])
+            status, got = await ask(rig, stream=False)
+            assert status == 502
+            assert b"is no HTTP" in got
+            assert engine.address.encode() not in got
+
+    asyncio.run(scenario())
+
+
+def test_a_stream_without_output_is_asked_for_elsewhere() -> None:
+    async def scenario() -> None:
+        raw = answer(write_event(DONE), "text/event-stream")
+        async with gateway_rig(0) as (rig, _), RawEngine(raw) as broken, FakeEngine() as good:
+            rig.model.backends.update([record("a", broken.address), record("b", good.address)])
+            status, _got = await ask(rig, stream=True)
+            assert (status, broken.requests, len(good.bodies)) == (200, 1, 1)
 
     asyncio.run(scenario())
 

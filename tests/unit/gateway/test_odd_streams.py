@@ -11,7 +11,7 @@ import pytest
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.gateway import engine_wait
 from tests.support.gateway_rig import MODEL, GatewayRig, gateway_rig, record
-from tests.support.moving_streams import COMPLETIONS, asked
+from tests.support.moving_streams import CHAT, COMPLETIONS, asked
 from tests.support.raw_engine import STREAM, RawEngine
 from tests.support.virtual_time import run_virtual
 from tests.waiting import until
@@ -117,6 +117,39 @@ def test_tokens_that_came_with_an_abort_are_not_taken_from_those_before() -> Non
             rig.model.backends.update([record("a", a.address), record("b", b.address)])
             assert (await rig.stream(**asked(COMPLETIONS))).text == "ab"
             assert rig.frontend._interval.sample(1, 1, queued=0, in_flight=0).osl_tokens == 2
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("reason", [None, ""])
+def test_an_output_without_a_reason_for_its_end_goes_on_at_another_engine(reason: str | None) -> None:
+    async def scenario() -> None:
+        def token(text: str, number: int, finish: str | None) -> bytes:
+            choice = {"index": 0, "text": text, "token_ids": [number], "prompt_token_ids": [97]}
+            return event(id="c", choices=[{**choice, "finish_reason": finish}])
+
+        first, second = token("a", 1, reason) + token("b", 2, reason), token("c", 3, "stop")
+        async with gateway_rig(0) as (rig, _), RawEngine(STREAM + first) as a, RawEngine(STREAM + second + DONE) as b:
+            rig.model.backends.update([record("a", a.address), record("b", b.address)])
+            assert (await rig.stream(**asked(COMPLETIONS))).text == "abc"
+            assert rig.frontend._interval.sample(1, 1, queued=0, in_flight=0).osl_tokens == 3
+
+    asyncio.run(scenario())
+
+
+def test_token_ids_that_a_client_asked_for_are_complete_though_the_stream_becomes_unmovable() -> None:
+    async def scenario() -> None:
+        def delta(number: int, **output: str) -> bytes:
+            choice = {"index": 0, "delta": output, "token_ids": [number], "finish_reason": None}
+            return event(id="c", prompt_token_ids=[97], choices=[choice])
+
+        chunks = delta(1, content="") + delta(2, reasoning_content="x") + delta(3, content="y")
+        end = event(id="c", choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}])
+        async with gateway_rig(0) as (rig, _), RawEngine(STREAM + chunks + end + DONE) as engine:
+            rig.model.backends.update([record("w", engine.address)])
+            got = await rig.stream(CHAT, **asked(CHAT, return_token_ids=True))
+            ids = [choice.get("token_ids") or [] for chunk in got.chunks for choice in chunk["choices"]]
+            assert [one for found in ids for one in found] == [1, 2, 3]
 
     asyncio.run(scenario())
 
