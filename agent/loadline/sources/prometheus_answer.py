@@ -155,13 +155,17 @@ def _living(series: list[_Samples]) -> Iterator[_Samples]:
 
 def _page(series: Iterable[_Samples], own: frozenset[str]) -> TargetPage:
     newest: dict[str, _Sample] = {}
+    read_s: dict[str, float] = {}
+    """Time of the newest sample by server: some series of a scrape may follow later, or be read less often."""
     for one in series:
         name, sample = _written(one.metric, own), one.values[-1]
         if name not in newest or sample[0] > newest[name][0]:
             newest[name] = sample
+        # Every program tells when it started: another container's would make old figures of an engine new.
+        if not one.name.startswith(START_METRIC):
+            read_s[one.instance] = max(one.last_s, read_s.get(one.instance, 0.0))
     lines = [f"{name} {value}" for name, (_, value) in newest.items()]
-    # Every program tells when it started: another container's would make old figures of an engine new.
-    times_s = [at_s for name, (at_s, _) in newest.items() if not name.startswith(START_METRIC)] or [0.0]
+    times_s = list(read_s.values()) or [0.0]
     read_ms, oldest_ms = (min(round(at_s * 1_000), _MS_MAX) for at_s in (max(times_s), min(times_s)))
     return TargetPage("\n".join([*lines, ""]).encode(), read_ms, oldest_ms)
 

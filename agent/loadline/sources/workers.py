@@ -98,6 +98,8 @@ class _SourcedWorker:
         self.engine = engine
         self.heard_s = heard_s
         self.lost_after_s = lost_after_s
+        self.is_awaited = False
+        """True after an outage, until it is heard again."""
         self.heard = asyncio.Event()
         self.lost = asyncio.Event()
 
@@ -189,7 +191,7 @@ class SourcedWorkers:
             task = asyncio.create_task(self._run(worker, on_migrate), name=f"worker {record.worker}")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        worker.heard_s, worker.lost_after_s = now_s, self._knobs.lost_after_s
+        worker.heard_s, worker.lost_after_s, worker.is_awaited = now_s, self._knobs.lost_after_s, False
         worker.heard.set()
 
     def engine(self, names: tuple[str, str, str]) -> SourcedEngine | None:
@@ -207,7 +209,8 @@ class SourcedWorkers:
         """Note whether the upstream of a pool is away: until it answers, silence says nothing of its workers.
 
         Short outages stop the clock of ``lost_after_s``, or one that comes again and again would keep lost workers. A
-        longer one starts it again, with ``returned_after_s``, since publishers reconnect one by one.
+        longer one starts it again, with ``returned_after_s``, since publishers reconnect one by one; but only once
+        until a worker is heard.
         """
         if is_away:
             newest_s = max((worker.heard_s for worker in self._workers.values()), default=self._clock())
@@ -218,8 +221,8 @@ class SourcedWorkers:
         for names, worker in self._workers.items():
             if names[:2] != (model, pool):
                 continue
-            if outage_s > self._knobs.lost_after_s:
-                worker.heard_s, worker.lost_after_s = now_s, self._knobs.returned_after_s
+            if outage_s > self._knobs.lost_after_s and not worker.is_awaited:
+                worker.heard_s, worker.lost_after_s, worker.is_awaited = now_s, self._knobs.returned_after_s, True
             else:
                 worker.heard_s = min(now_s, worker.heard_s + outage_s)
 

@@ -37,9 +37,23 @@ def test_the_newest_value_of_each_series_is_on_the_page_of_its_target() -> None:
     )
     found = read_answer(data, "pod")
     assert {name: page.read_ms for name, page in found.items()} == {"a": 25_500, "b": 11_000}
-    assert {name: page.oldest_ms for name, page in found.items()} == {"a": 25_400, "b": 11_000}
     series = read_exposition(found["a"].text, frozenset([METRIC])).series[METRIC]
     assert {labels_of(written)["engine"]: value for written, value in series.items()} == {"0": 2.0, "1": 7.0}
+
+
+def test_a_page_is_as_old_as_the_server_of_its_target_that_was_read_first() -> None:
+    data = answer(
+        ({"pod": "a", "instance": "a:1"}, [(25.5, "2")]),
+        ({"pod": "a", "instance": "a:1", "le": "5"}, [(10.5, "2")]),
+        ({"pod": "a", "instance": "a:2"}, [(20.4, "7")]),
+        ({"pod": "b", "instance": "b"}, [(25.5, "2")]),
+        ({"pod": "b", "instance": "b", "__name__": "read_less_often"}, [(10.5, "2")]),
+    )
+    pages = read_answer(data, "pod")
+    assert {name: (page.oldest_ms, page.read_ms) for name, page in pages.items()} == {
+        "a": (20_400, 25_500),
+        "b": (25_500, 25_500),
+    }
 
 
 def lines_of(data: bytes, **options: frozenset[str]) -> list[tuple[dict[str, str], float]]:

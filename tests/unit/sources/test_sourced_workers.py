@@ -125,6 +125,25 @@ def test_workers_whose_upstream_is_away_stay_while_others_are_heard() -> None:
     run(scenario)
 
 
+def test_a_lost_worker_leaves_although_its_upstream_comes_and_goes() -> None:
+    async def scenario(source: Source) -> None:
+        source.hear("a")
+        source.hear("lost")
+        for _ in range(3):
+            source.now_s += 1
+            source.workers.set_away("m", "p", is_away=True)
+            source.now_s += 60
+            source.workers.set_away("m", "p", is_away=False)
+            assert source.workers.names, "after an outage all have the full time"
+            for _ in range(8):
+                source.now_s += 1
+                source.hear("a")
+                source.workers.remove_silent()
+        assert source.workers.names == [("m", "p", "a")]
+
+    run(scenario)
+
+
 def test_a_successor_takes_workers_over_with_rising_sequences() -> None:
     async def first(source: Source) -> None:
         source.hear("w")
