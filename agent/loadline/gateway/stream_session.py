@@ -25,6 +25,8 @@ from loadline.gateway.traffic import Measured
 
 _OK: Final = 200
 _STREAM: Final = "text/event-stream"
+_BEGINNING_BYTES_MAX: Final = 1_024
+"""Bytes within which an answer begins: before them there may be blank lines."""
 _EVENT_LINES: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
 """Beginnings of streams of events, whatever content type they have."""
 _REFUSES_FIELD: Final = frozenset({400, 422})
@@ -167,7 +169,7 @@ class StreamSession:
                 EngineWait(backend, self._model.stall_s, self._model.backends.has_other) as wait,
                 self._engines.post(backend, *sent, self._sent) as answer,
             ):
-                first = await answer.content.readany() if _may_be_whole(answer) else b""
+                first = await _beginning(answer) if _may_be_whole(answer) else b""
                 if answer.status != _OK or (_may_be_whole(answer) and not first.lstrip().startswith(_EVENT_LINES)):
                     return await self._refused(backend, answer, first)
                 self._answer = answer
@@ -296,6 +298,17 @@ class StreamSession:
         except TimeoutError:
             raise ClientLeft from None
         return self._response
+
+
+async def _beginning(answer: aiohttp.ClientResponse) -> bytes:
+    """Read until the first bytes tell whether events follow."""
+    read = b""
+    while len(read) < _BEGINNING_BYTES_MAX and (piece := await answer.content.readany()):
+        read += piece
+        begun = read.lstrip()
+        if begun and not any(line != begun and line.startswith(begun) for line in _EVENT_LINES):
+            break
+    return read
 
 
 def _may_be_whole(answer: aiohttp.ClientResponse) -> bool:

@@ -2,11 +2,15 @@
 
 import asyncio
 import gzip
+from types import SimpleNamespace
+from typing import cast
 
+import aiohttp
 import msgspec
 import pytest
 
 from loadline.gateway.sse import DONE, write_event
+from loadline.gateway.stream_session import _beginning
 from tests.support.fake_engine import FakeEngine
 from tests.support.gateway_rig import MODEL, GatewayRig, gateway_rig, record
 from tests.support.moving_streams import COMPLETIONS, TOKENS, asked
@@ -98,6 +102,28 @@ def test_a_stream_of_another_type_is_relayed_as_it_comes(kind: str) -> None:
                 assert engine.open == 1
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("pieces", "beginning"),
+    [
+        ([b"data: x"], b"data: x"),
+        ([b"\n", b"\r\n", b"data: x"], b"\n\r\ndata: x"),
+        ([b"da", b"ta", b": x", b"more"], b"data: x"),
+        ([b":", b"more"], b":"),
+        ([b"{", b"more"], b"{"),
+        ([b"date", b"more"], b"date"),
+        ([b" " * 2_000, b"more"], b" " * 2_000),
+        ([], b""),
+    ],
+)
+def test_an_answer_is_read_until_its_first_bytes_tell_what_it_is(pieces: list[bytes], beginning: bytes) -> None:
+    class Content:
+        async def readany(self) -> bytes:
+            return pieces.pop(0) if pieces else b""
+
+    answered = cast("aiohttp.ClientResponse", SimpleNamespace(content=Content()))
+    assert asyncio.run(_beginning(answered)) == beginning
 
 
 def test_an_answer_that_is_no_http_does_not_tell_clients_the_address_of_its_engine() -> None:
