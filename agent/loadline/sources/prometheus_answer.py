@@ -84,7 +84,7 @@ class TargetPage(Struct, frozen=True):
     read_ms: int
     """Time at which Prometheus read the newest value, by its clock."""
     oldest_ms: int
-    """Time at which it read the oldest one: a pod's servers are read one by one."""
+    """Time at which it read that of its servers which it has not read for longest: they are read one by one."""
 
 
 _decoder: Final = msgspec.json.Decoder(_Answer)

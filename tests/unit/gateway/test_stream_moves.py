@@ -6,13 +6,22 @@ import time
 
 import pytest
 
-from loadline.client.streams import StopStream
+from loadline.client.streams import StopStream, StreamProgress
 from loadline.gateway import stream_session
-from tests.support.fake_engine import Gate, greedy
-from tests.support.gateway_rig import gateway_rig
+from tests.support.fake_engine import FakeEngine, Gate, greedy
+from tests.support.gateway_rig import GatewayRig, Streamed, gateway_rig
 from tests.support.moving_streams import CHAT, COMPLETIONS, TOKENS, asked, assert_unbroken, at_gate, claim, only, stop
 from tests.support.virtual_time import run_virtual
 from tests.waiting import until
+
+
+async def begin_and_stop(rig: GatewayRig, engine: FakeEngine) -> tuple[Gate, asyncio.Task[Streamed], StreamProgress]:
+    """Begin a stream, and stop it after seven tokens; the engine waits at the gate before the next one."""
+    engine.pace = gate = Gate(7)
+    streaming = asyncio.create_task(rig.stream(**asked(COMPLETIONS)))
+    await at_gate(gate)
+    _, stream = await stop(rig)
+    return gate, streaming, stream
 
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
@@ -125,11 +134,8 @@ def test_a_stream_that_nobody_claims_continues_under_a_new_owner(monkeypatch: py
 
     async def scenario() -> None:
         async with gateway_rig(2) as (rig, engines):
-            engines[0].pace = gate = Gate(7)
             engines[1].pace = second = Gate(2)
-            streaming = asyncio.create_task(rig.stream(**asked(COMPLETIONS)))
-            await at_gate(gate)
-            _, stream = await stop(rig)
+            _, streaming, stream = await begin_and_stop(rig, engines[0])
             rig.register([])
             await until(lambda: rig.frontend.queued == 1, "it waits for a worker")
             rig.register(engines)
@@ -145,10 +151,7 @@ def test_a_stream_that_nobody_claims_continues_under_a_new_owner(monkeypatch: py
 def test_a_claim_that_is_granted_when_its_time_ends_is_kept() -> None:
     async def scenario() -> None:
         async with gateway_rig(2) as (rig, engines):
-            engines[0].pace = gate = Gate(7)
-            streaming = asyncio.create_task(rig.stream(**asked(COMPLETIONS)))
-            await at_gate(gate)
-            _, stream = await stop(rig)
+            gate, streaming, stream = await begin_and_stop(rig, engines[0])
             loop, granted = asyncio.get_running_loop(), asyncio.Event()
 
             def claim_at_last() -> None:
@@ -185,10 +188,7 @@ def test_a_running_stream_cannot_be_claimed() -> None:
 def test_an_unknown_worker_gets_no_claim() -> None:
     async def scenario() -> None:
         async with gateway_rig(1) as (rig, engines):
-            engines[0].pace = gate = Gate(7)
-            streaming = asyncio.create_task(rig.stream(**asked(COMPLETIONS)))
-            await at_gate(gate)
-            _, stream = await stop(rig)
+            gate, streaming, stream = await begin_and_stop(rig, engines[0])
             assert not claim(rig, stream, "unknown")
             assert claim(rig, stream, "w0")
             gate.advance()
@@ -200,10 +200,7 @@ def test_an_unknown_worker_gets_no_claim() -> None:
 def test_a_client_that_leaves_during_a_move_leaves_nothing_behind() -> None:
     async def scenario() -> None:
         async with gateway_rig(2) as (rig, engines):
-            engines[0].pace = gate = Gate(7)
-            streaming = asyncio.create_task(rig.stream(**asked(COMPLETIONS)))
-            await at_gate(gate)
-            _, stream = await stop(rig)
+            _, streaming, stream = await begin_and_stop(rig, engines[0])
             streaming.cancel()
             await until(lambda: not [one for one in rig.model.moves.reports() if one.streams], "it has ended")
             assert not claim(rig, stream, "w1")

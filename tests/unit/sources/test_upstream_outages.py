@@ -1,7 +1,8 @@
 """Outages of what sources read: healthy workers that are heard one by one afterwards stay registered."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import cast
 
 import msgspec
@@ -102,46 +103,45 @@ class Redis:
         return [self.stored.get(key) for key in keys]
 
 
+@asynccontextmanager
+async def llumnix(*engines: str) -> AsyncIterator[tuple[Redis, SourcedWorkers]]:
+    """Run the source for five seconds in which it finds the engines."""
+    knobs = LlumnixKnobs(pools=(LlumnixPoolKnobs(model="m", name="p", role="decode", instance_type="decode"),))
+    redis, calls = Redis(engines), GrpcCalls(1, 1.0)
+    async with sourced(knobs) as workers:
+        source = LlumnixSource(knobs, workers, cast("RedisReader", redis), calls)
+        async with running(source.run(asyncio.Event()), "source"):
+            await asyncio.sleep(5)
+            yield redis, workers
+    await calls.close()
+
+
 @pytest.mark.parametrize("is_away", [True, False], ids=["restarted", "emptied"])
 def test_engines_of_llumnix_that_write_their_keys_again_one_by_one_stay(*, is_away: bool) -> None:
-    knobs = LlumnixKnobs(pools=(LlumnixPoolKnobs(model="m", name="p", role="decode", instance_type="decode"),))
-
     async def scenario() -> None:
-        redis, calls = Redis(["busy", "idle"]), GrpcCalls(1, 1.0)
-        async with sourced(knobs) as workers:
-            source = LlumnixSource(knobs, workers, cast("RedisReader", redis), calls)
-            async with running(source.run(asyncio.Event()), "source"):
-                await asyncio.sleep(5)
-                for name in ("busy", "idle"):
-                    del redis.stored[STATUS_PREFIX + name]
-                redis.is_away = is_away
-                await asyncio.sleep(60)
-                redis.is_away = False
-                redis.write("busy")
-                await asyncio.sleep(40)
-                assert names(workers) == ["busy", "idle"], "an idle engine writes every 30 s"
-                await asyncio.sleep(30)
-                assert names(workers) == ["busy"], "one did not come back"
-        await calls.close()
+        async with llumnix("busy", "idle") as (redis, workers):
+            for name in ("busy", "idle"):
+                del redis.stored[STATUS_PREFIX + name]
+            redis.is_away = is_away
+            await asyncio.sleep(60)
+            redis.is_away = False
+            redis.write("busy")
+            await asyncio.sleep(40)
+            assert names(workers) == ["busy", "idle"], "an idle engine writes every 30 s"
+            await asyncio.sleep(30)
+            assert names(workers) == ["busy"], "one did not come back"
 
     run_virtual(scenario())
 
 
 def test_a_lost_engine_of_llumnix_leaves_although_a_poll_fails_now_and_then() -> None:
-    knobs = LlumnixKnobs(pools=(LlumnixPoolKnobs(model="m", name="p", role="decode", instance_type="decode"),))
-
     async def scenario() -> None:
-        redis, calls = Redis(["live", "lost"]), GrpcCalls(1, 1.0)
-        async with sourced(knobs) as workers:
-            source = LlumnixSource(knobs, workers, cast("RedisReader", redis), calls)
-            async with running(source.run(asyncio.Event()), "source"):
-                await asyncio.sleep(5)
-                del redis.stored[STATUS_PREFIX + "lost"]
-                for second in range(60):
-                    redis.is_away = second % 20 == 0
-                    await asyncio.sleep(1)
-                assert names(workers) == ["live"]
-        await calls.close()
+        async with llumnix("live", "lost") as (redis, workers):
+            del redis.stored[STATUS_PREFIX + "lost"]
+            for second in range(60):
+                redis.is_away = second % 20 == 0
+                await asyncio.sleep(1)
+            assert names(workers) == ["live"]
 
     run_virtual(scenario())
 

@@ -91,7 +91,7 @@ class DecodeWork(Struct, frozen=True):
         if self.load_max == inf and target > 0.0:
             return LoadLimits(inf, target, best_ms)
         if self.load_max == inf:  # without work no worker is needed, whatever the objective
-            return LoadLimits(inf, inf if self.is_idle else 0.0, best_ms, best_ms)
+            return LoadLimits(inf, 1.0 if self.is_idle else 0.0, best_ms, best_ms)
         latency_ms = round(line.at(self.load_max), _DIGITS)
         if target > 0.0:
             return LoadLimits(self.load_max, min(target, self.load_max), latency_ms)

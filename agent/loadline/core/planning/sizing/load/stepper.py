@@ -177,8 +177,7 @@ def _remove_one(pool: Pool, work: DecodeWork, down: float, expected: int) -> Loa
         return LoadStep(0, Reason.of(ReasonCode.SILENT_WORKERS, name, silent=silent))
     if expected > pool.ready:
         return LoadStep(0, Reason.of(ReasonCode.WORKERS_PENDING, name, pending=expected - pool.ready))
-    target = min(work.removal_limit(down), 1e12)
-    return LoadStep(-1, Reason.of(ReasonCode.LOAD_LOW, name, target=target, load_max=work.highest))
+    return LoadStep(-1, Reason.of(ReasonCode.LOAD_LOW, name, target=work.removal_limit(down), load_max=work.highest))
 
 
 def _paced(pool: Pool, step: LoadStep, interval_ms: int, now: int) -> LoadStep:
