@@ -7,7 +7,7 @@ import msgspec
 
 from loadline.adapters.logs import bounded
 from loadline.gateway.backends import Backend
-from loadline.gateway.engine_client import is_of_other_model
+from loadline.gateway.engine_errors import is_of_other_model, refused_status
 from loadline.gateway.errors import ApiError
 from loadline.gateway.model import ServedModel
 from loadline.gateway.traffic import Measured
@@ -16,6 +16,8 @@ ATTEMPTS_MAX: Final = 3
 """Answers that may fail before the client gets the failure: a request that ends engines must not end all of them."""
 _RETRIED: Final = frozenset({429, 500, 502, 503, 504, 508})
 """Statuses with which another worker may do better; 508: its address is this gateway's."""
+FIRST_ERROR: Final = 400
+"""Lowest status of an answer that is no success."""
 _SHOWN_BYTES: Final = 200
 
 _log = bounded("gateway")
@@ -91,6 +93,13 @@ class Attempts:
             return False
         self.failed(backend, f"it answered {status}")
         return True
+
+    @staticmethod
+    def status(status: int, body: bytes) -> int:
+        """Return the status of a whole answer: that of its error object, if this says that the request is at fault."""
+        if status >= FIRST_ERROR or b'"error"' not in body:  # most answers are decoded once
+            return status
+        return refused_status(_decoded(body).get("error")) or status
 
     def finished(self, backend: Backend, body: bytes, measured: Measured) -> bool:
         """Count a whole answer; return False if it is none, or an aborted one, and the next worker should be tried.

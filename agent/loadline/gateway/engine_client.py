@@ -11,6 +11,7 @@ import msgspec
 
 from loadline.adapters.http_body import BodyTooLarge, read_body
 from loadline.gateway.backends import Backend
+from loadline.gateway.engine_errors import is_of_other_model
 
 _CONNECT_S: Final = 3.0
 # A stopped stream waits for answers that engines have at hand: their models, and the text of a few tokens. The server
@@ -32,8 +33,6 @@ _ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """Largest answer that is read whole; 128 outputs of 4,096 tokens with log probabilities have 50 MB."""
 _STATUS_CLASSES: Final = frozenset({2, 4, 5})
 _MISSING: Final = frozenset({404, 405, 501})
-_OTHER_MODEL: Final = (b"does not exist", b"model_not_found", b"NotFoundError")
-"""Words of vLLM, and of OpenAI's API, about a model that they do not serve."""
 # A character has at most four bytes; longer runs are no text.
 _HELD_TOKENS_MAX: Final = 64
 
@@ -150,14 +149,6 @@ class EngineClient:
             raise EngineBroken(f"{path}: {error!r}") from error
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise EngineBroken(f"{path}: {error!r}") from error
-
-
-def is_of_other_model(status: int, body: bytes) -> bool:
-    """Return whether an answer is that of an engine which serves another model.
-
-    It was started at the address of a worker that was killed, and whose entry has not expired.
-    """
-    return status == 404 and any(words in body for words in _OTHER_MODEL)  # noqa: PLR2004
 
 
 async def read_whole(answer: aiohttp.ClientResponse) -> bytes:

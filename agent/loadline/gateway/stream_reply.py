@@ -13,6 +13,7 @@ import msgspec
 from loadline.core.vocabulary.scalars import TOKENS_MAX
 from loadline.gateway.api_request import CHAT, COMPLETIONS, ApiRequest, Endpoint
 from loadline.gateway.continuation import continuation, obstacle, output_limit
+from loadline.gateway.engine_errors import refused_status
 from loadline.gateway.sse import DONE
 from loadline.gateway.traffic import Measured
 
@@ -24,6 +25,20 @@ _NO_REASON: Final = (None, "")
 
 class EngineFailed(Exception):
     """Early end of a stream by its engine, with an error or an abort, after which another one can continue it."""
+
+
+class RefusedByEngine(Exception):
+    """Error with which an engine ends a stream before any output, because the request is at fault.
+
+    Args:
+        status: Its HTTP status.
+        body: The error, as JSON.
+    """
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__(status)
+        self.status = status
+        self.body = body
 
 
 class StreamReply:
@@ -139,6 +154,7 @@ class StreamReply:
 
         Raises:
             EngineFailed: The event ends the stream early, and another engine can continue it.
+            RefusedByEngine: The engine answers that the request is at fault, and the client has nothing yet.
         """
         if data == DONE:
             if not (self._has_choice or self.started):
@@ -152,7 +168,7 @@ class StreamReply:
         if not isinstance(chunk, dict):
             return self._start([data])
         if chunk.get("error") is not None:  # some engines write all fields
-            return self._fail(data)
+            return self._fail(data, chunk["error"])
         found = chunk.get("choices")
         choices = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
         usage = chunk.get("usage") if self._request.wants_usage else chunk.pop("usage", None)
@@ -279,7 +295,9 @@ class StreamReply:
         prompt, output = self.tokens
         return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
 
-    def _fail(self, data: bytes) -> list[bytes]:
+    def _fail(self, data: bytes, error: Any) -> list[bytes]:
+        if not self.started and (status := refused_status(error)) is not None:
+            raise RefusedByEngine(status, data)
         if self.can_continue or not self.started:
             raise EngineFailed(data[:200].decode(errors="replace"))
         self.failed = True

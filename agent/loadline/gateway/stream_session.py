@@ -1,7 +1,7 @@
 """Streamed answers: relayed as they come, and continued by another engine if one fails."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -12,7 +12,7 @@ from loadline.adapters.logs import bounded
 from loadline.client.streams import StopReply, StreamProgress
 from loadline.gateway import headers
 from loadline.gateway.api_request import ApiRequest
-from loadline.gateway.attempts import Attempts
+from loadline.gateway.attempts import FIRST_ERROR, Attempts
 from loadline.gateway.backends import Backend
 from loadline.gateway.engine_client import EngineBroken, EngineClient, Unreachable, read_whole
 from loadline.gateway.engine_wait import CLIENT_S, EngineWait
@@ -20,7 +20,7 @@ from loadline.gateway.errors import ApiError, ClientLeft
 from loadline.gateway.first_byte import too_late
 from loadline.gateway.model import ServedModel
 from loadline.gateway.sse import EventReader, EventTooLarge, write_event
-from loadline.gateway.stream_reply import EngineFailed, StreamReply
+from loadline.gateway.stream_reply import EngineFailed, RefusedByEngine, StreamReply
 from loadline.gateway.traffic import Measured
 
 _OK: Final = 200
@@ -181,15 +181,16 @@ class StreamSession:
         except Unreachable as error:
             self._attempts.unreachable(backend, error)
             return None
+        except RefusedByEngine as error:
+            return self._answered(backend, error.status, error.body, {"content-type": "application/json"})
         except (EngineBroken, EngineFailed, EventTooLarge) as error:
             broken = str(error) or type(error).__name__
         finally:
             self._answer = self.backend = self._first_byte = None
-        if self._next is not None:
-            return None
-        if self._reply.ended:
-            return await self._end()
-        self._break_off(backend, broken)
+        if self._next is None:
+            if self._reply.ended:
+                return await self._end()
+            self._break_off(backend, broken)
         return None
 
     async def _next_request(self, backend: Backend) -> tuple[str, bytes] | None:
@@ -250,18 +251,25 @@ class StreamSession:
     ) -> web.StreamResponse | None:
         """Handle an answer that is no stream; return the client's answer, or None if another attempt follows."""
         body = first + await read_whole(answer)
-        if self._attempts.may_retry(backend, answer.status, body):
+        status = self._attempts.status(answer.status, body)
+        return self._answered(backend, status, body, headers.to_client(answer.headers))
+
+    def _answered(
+        self, backend: Backend, status: int, body: bytes, fields: Mapping[str, str]
+    ) -> web.StreamResponse | None:
+        """Return a whole answer for the client, or None if another attempt follows."""
+        if self._attempts.may_retry(backend, status, body):
             return None
-        if self._response is None:
-            if self._reply.asks_ids and answer.status in _REFUSES_FIELD and b"return_token_ids" in body:
-                backend.refuses_ids.add(self._asked.endpoint)
-                return None
-            if answer.ok and not self._attempts.finished(backend, body, self._measured):
-                return None
-            return web.Response(status=answer.status, body=body, headers=headers.to_client(answer.headers))
-        shown = body[:200].decode(errors="replace")
-        self._break_off(backend, f"it answered {answer.status} instead of continuing: {shown}")
-        return None
+        if self._response is not None:
+            shown = body[:200].decode(errors="replace")
+            self._break_off(backend, f"it answered {status} instead of continuing: {shown}")
+            return None
+        if self._reply.asks_ids and status in _REFUSES_FIELD and b"return_token_ids" in body:
+            backend.refuses_ids.add(self._asked.endpoint)
+            return None
+        if status < FIRST_ERROR and not self._attempts.finished(backend, body, self._measured):
+            return None
+        return web.Response(status=status, body=body, headers=fields)
 
     def _break_off(self, backend: Backend, reason: str) -> None:
         """Prepare the next attempt after an answer that ended early.

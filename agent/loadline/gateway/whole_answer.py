@@ -6,7 +6,7 @@ from aiohttp import web
 
 from loadline.gateway import headers
 from loadline.gateway.api_request import ApiRequest
-from loadline.gateway.attempts import Attempts
+from loadline.gateway.attempts import FIRST_ERROR, Attempts
 from loadline.gateway.engine_client import EngineBroken, EngineClient, Unreachable, read_whole
 from loadline.gateway.engine_wait import EngineWait
 from loadline.gateway.first_byte import too_late
@@ -42,8 +42,9 @@ async def answer_whole(
         except EngineBroken as error:
             attempts.failed(backend, str(error))
             continue
-        if attempts.may_retry(backend, answer.status, body):
+        status = attempts.status(answer.status, body)
+        if attempts.may_retry(backend, status, body):
             continue
-        if answer.ok and not attempts.finished(backend, body, measured):
+        if status < FIRST_ERROR and not attempts.finished(backend, body, measured):
             continue
-        return web.Response(status=answer.status, body=body, headers=headers.to_client(answer.headers))
+        return web.Response(status=status, body=body, headers=headers.to_client(answer.headers))

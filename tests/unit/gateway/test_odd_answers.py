@@ -89,6 +89,44 @@ def test_answers_that_are_no_completions_end_with_the_reason(raw: bytes, *, stre
     asyncio.run(scenario())
 
 
+REFUSAL = b'{"error": {"message": "too long", "type": "BadRequestError", "param": null, "code": 400}}'
+ROLE = b'{"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}'
+
+
+@pytest.mark.parametrize(
+    ("raw", "stream"),
+    [
+        (answer(REFUSAL, "application/json"), False),
+        (answer(REFUSAL, "application/json"), True),
+        (answer(write_event(REFUSAL) + write_event(DONE), "text/event-stream"), True),
+        (answer(write_event(ROLE) + write_event(REFUSAL), "text/event-stream"), True),
+    ],
+)
+def test_an_error_after_a_success_that_blames_the_request_is_its_answer(raw: bytes, *, stream: bool) -> None:
+    async def scenario() -> None:
+        async with gateway_rig(0) as (rig, _), RawEngine(raw) as a, RawEngine(raw) as b:
+            rig.model.backends.update([record(one.address[-5:], one.address) for one in (a, b)])
+            assert await ask(rig, stream=stream) == (400, REFUSAL)
+            assert a.requests + b.requests == 1, "another worker would refuse it too"
+            assert rig.frontend._interval.sample(1, 1, queued=0, in_flight=0).completed == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("code", ["429", "404", "null", "0", '"400"', "true", "500"])
+def test_an_error_after_a_success_that_blames_no_request_is_asked_for_elsewhere(code: str) -> None:
+    refused = b'{"error": {"message": "m does not exist", "code": %s}}' % code.encode()
+
+    async def scenario() -> None:
+        raw = answer(write_event(refused), "text/event-stream")
+        async with gateway_rig(0) as (rig, _), RawEngine(raw) as broken, FakeEngine() as good:
+            rig.model.backends.update([record("a", broken.address), record("b", good.address)])
+            status, _ = await ask(rig, stream=True)
+            assert (status, broken.requests, len(good.bodies)) == (200, 1, 1)
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("kind", ["", "application/octet-stream", "text/plain", "application/json"])
 def test_a_stream_of_another_type_is_relayed_as_it_comes(kind: str) -> None:
     async def scenario() -> None:
