@@ -4,6 +4,7 @@ make scoreboard                                  all of it, which takes many hou
 make scoreboard ARGS=--quick                     one case in a minute or two
 make scoreboard TRACES=DIR                       the traces of a folder too
 make scoreboard ONLY='*/70b/aggregated/20/95'    a part; its tables are printed, and no page is written by default
+make scoreboard ARGS='--window-s 86400'          a day of each trace instead of 40 minutes
 
 What a run depends on, the code of the simulation included, is part of its key: a changed planner runs again.
 """
@@ -26,6 +27,7 @@ from tools.scoreboard.scores import by_case, scores
 from tools.scoreboard.traces import ROOT, TraceWindow, prepared, trace_files
 
 WINDOW_S: Final = 2_400.0
+_WINDOW_S_MIN: Final = 60.0
 SEEDS: Final = 3
 QUICK: Final = ("azure2023_conv/70b/aggregated/110/95",)
 QUICK_WINDOW_S: Final = 600.0
@@ -40,7 +42,8 @@ _JOBS_MAX: Final = 256
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do the selected runs that have no result yet, and write the page; return the exit code."""
     options = _options(arguments)
-    duration_s, seeds = (QUICK_WINDOW_S, QUICK_SEEDS) if options.quick else (WINDOW_S, options.seeds)
+    seeds = QUICK_SEEDS if options.quick else options.seeds
+    duration_s = options.window_s or (QUICK_WINDOW_S if options.quick else WINDOW_S)
     files, patterns = trace_files(options.traces), options.only.split() or (QUICK if options.quick else ())
     selected = [run for run in all_runs(list(files), seeds) if is_selected(run, patterns)]
     windows = _windows({name: files[name] for name in dict.fromkeys(run.case.trace for run in selected)}, duration_s)
@@ -74,10 +77,18 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=SEEDS,
         help="seeds of a run (default: 3)",
     )
+    add("--window-s", type=_window_s, metavar="S", help=f"part of each trace, in seconds (default: {WINDOW_S:.0f})")
     add("--jobs", type=int, choices=range(1, _JOBS_MAX), metavar="N", help="processes (default: one per core)")
     add("--results", type=Path, default=RESULTS, metavar="FILE", help="file that keeps results (default: %(default)s)")
     add("--page", type=Path, metavar="FILE", help=f"page to write (default: {PAGE}, with --only none)")
     return parser.parse_args(arguments)
+
+
+def _window_s(text: str) -> float:
+    window_s = float(text)
+    if not _WINDOW_S_MIN <= window_s < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be {_WINDOW_S_MIN:.0f} or more")
+    return window_s
 
 
 def _windows(files: dict[str, Path], duration_s: float) -> dict[str, TraceWindow]:
@@ -134,9 +145,10 @@ def _write(board: Board, path: Path | None) -> None:
 def _command(options: argparse.Namespace) -> str:
     """Return the command of this selection, without its patterns."""
     traces = f" TRACES={options.traces}" if options.traces else ""
-    if options.quick:
-        return f"make scoreboard{traces} ARGS=--quick"
-    return f"make scoreboard{traces}" + (f" ARGS='--seeds {options.seeds}'" if options.seeds != SEEDS else "")
+    arguments = ["--quick"] if options.quick else [f"--seeds {options.seeds}"] if options.seeds != SEEDS else []
+    if options.window_s:
+        arguments.append(f"--window-s {options.window_s:g}")
+    return f"make scoreboard{traces}" + (f" ARGS='{' '.join(arguments)}'" if arguments else "")
 
 
 if __name__ == "__main__":

@@ -114,11 +114,21 @@ def test_only_missing_runs_are_done_again(folder: Path, tmp_path: Path, capsys: 
     assert sorted(read_results(kept)) == sorted(line.split(b'"')[3].decode() for line in first)
     assert tables(written.read_text("utf-8")) == printed
     assert main([*command, "--only", "nothing"]) == 2
+    capsys.readouterr()
+    assert main([*command, *only, "--window-s", "60"]) == 0
+    assert "60 s of each" in capsys.readouterr().out
+    assert len(read_results(kept)) == 2 * len(first), "runs of another part of the trace are others"
 
 
 def test_a_trace_that_cannot_be_used_is_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--traces", str(folder), "--only", "broken"]) == 2
     assert "left out: " in capsys.readouterr().err
+
+
+def test_a_window_without_a_minute_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--window-s", "59"])
+    assert "argument --window-s: must be 60 or more" in capsys.readouterr().err
 
 
 def test_results_are_found_by_key(tmp_path: Path) -> None:
