@@ -40,3 +40,10 @@ def self_signed(folder: Path) -> CertificateFiles:
     encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     files.key.write_bytes(key.private_bytes(encoding, form, serialization.NoEncryption()))
     return files
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace a file as Kubernetes and certbot do, by another one of the same name."""
+    new = path.with_suffix(".new")
+    new.write_bytes(content)
+    new.replace(path)

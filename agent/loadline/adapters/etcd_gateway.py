@@ -5,18 +5,16 @@ version with a blocking call, its TLS does not check host names, and its models,
 aiohttp.
 """
 
-import contextlib
 import socket
-import ssl
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 
+from loadline.adapters.client_tls import ClientTls
 from loadline.adapters.hidden_module import replaced
 from loadline.errors import ConfigError
-from loadline.servers import EtcdKnobs, is_loopback
+from loadline.servers import is_loopback
 
 # The library's other client, which blocks, imports requests: 5 MB and 35 ms of each program. Its check of the server's
 # version, which is skipped here, imports semantic_version: 6 ms.
@@ -35,24 +33,26 @@ class EtcdGateway(AioClient):  # type: ignore[misc]  # the library has no types
 
     Args:
         url: The endpoint.
-        tls: Context for https; None for http.
+        tls: Certificates for https; None for http.
     """
 
-    def __init__(self, url: str, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, url: str, tls: ClientTls | None) -> None:
         parts = urlsplit(url)
         host = parts.hostname or ""
         # Skips AioClient's constructor, which makes a TLS context that does not check host names.
         super(AioClient, self).__init__(
             host=f"[{host}]" if ":" in host else host, port=parts.port or _PORT, protocol=parts.scheme
         )
+        self._tls = tls
         # No limit on connections: each watch holds one for ever, so a limit would block all calls in the end.
-        connector = aiohttp.TCPConnector(limit=0, ssl=tls or True, socket_factory=_socket)
+        connector = aiohttp.TCPConnector(limit=0, socket_factory=_socket)
         self.session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
     def post(self, path: str, data: bytes, token: str, bounds: aiohttp.ClientTimeout) -> Any:
         """Send a request; returns the response as an asynchronous context manager."""
         headers = {"authorization": token} if token else {}
-        return self.call_rpc(path, data, encode=False, raw=True, timeout=bounds, headers=headers)
+        options = {"timeout": bounds, "headers": headers, "ssl": True if self._tls is None else self._tls.context()}
+        return self.call_rpc(path, data, encode=False, raw=True, **options)
 
     def _retrieve_version(self) -> None:
         """Skip the request: all calls here exist in every version since 3.4."""
@@ -86,48 +86,3 @@ def check_endpoint(place: str, url: str, *, insecure: bool) -> None:
     if parts.scheme == "http" and not insecure and not is_loopback(url):
         problem = f"plain http to {parts.hostname} shows keys and passwords"
         raise ConfigError(place, problem, "Use https, or set insecure = true in [etcd].")
-
-
-class EtcdCertificates:
-    """Certificates for https, which checks certificate and host name. New connections use the files as they are then.
-
-    Args:
-        knobs: Endpoints and files.
-
-    Raises:
-        ConfigError: A file cannot be used.
-    """
-
-    def __init__(self, knobs: EtcdKnobs) -> None:
-        self._knobs = knobs
-        self.context: ssl.SSLContext | None = None
-        """Context for https; None if all endpoints are http."""
-        self._files = [Path(name) for name in (knobs.ca_file, knobs.cert_file, knobs.key_file) if name]
-        if not any(url.startswith("https://") for url in knobs.endpoints):
-            return
-        try:
-            self._read = self._stamps()
-            self.context = ssl.create_default_context(cafile=knobs.ca_file or None)
-            if knobs.cert_file:
-                self.context.load_cert_chain(knobs.cert_file, knobs.key_file or None)
-        except OSError as error:
-            files = ", ".join(map(str, self._files))
-            raise ConfigError("etcd.ca_file", f"{files} cannot be used: {error}", "Name PEM files.") from error
-
-    def refresh(self) -> None:
-        """Read the files again if they were replaced; while they cannot be used, the former certificates stay."""
-        if self.context is None or not self._files:
-            return
-        with contextlib.suppress(OSError):  # one is replaced just now
-            stamps = self._stamps()
-            if stamps == self._read:
-                return
-            if self._knobs.ca_file:
-                self.context.load_verify_locations(self._knobs.ca_file)
-            if self._knobs.cert_file:
-                self.context.load_cert_chain(self._knobs.cert_file, self._knobs.key_file or None)
-            self._read = stamps
-
-    def _stamps(self) -> list[tuple[int, int, int]]:
-        found = (file.stat() for file in self._files)
-        return [(one.st_mtime_ns, one.st_ino, one.st_size) for one in found]

@@ -9,7 +9,8 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from loadline.adapters.etcd_gateway import EtcdCertificates, EtcdGateway, check_endpoint
+from loadline.adapters.client_tls import ClientTls
+from loadline.adapters.etcd_gateway import EtcdGateway, check_endpoint
 from loadline.adapters.http_body import BodyTooLarge, read_body
 from loadline.errors import ConfigError, OutcomeUnknown, StoreDenied, StoreUnavailable
 from loadline.servers import EtcdKnobs
@@ -92,7 +93,8 @@ class EtcdRpc:
             check_endpoint(f"etcd.endpoints[{index}]", url, insecure=knobs.insecure)
         self._knobs = knobs
         self._timeout_s = knobs.timeout_ms / 1000
-        self._tls = EtcdCertificates(knobs)
+        has_tls = any(url.startswith("https://") for url in knobs.endpoints)
+        self._tls = ClientTls("etcd.ca_file", knobs.ca_file, knobs.cert_file, knobs.key_file) if has_tls else None
         self._gateways: dict[int, EtcdGateway] = {}
         self._preferred = 0
         self._token: str | None = None if knobs.user else ""
@@ -301,10 +303,9 @@ class EtcdRpc:
 
     def _gateway(self, index: int) -> EtcdGateway:
         # Created once and inside the loop: the library never releases a client completely.
-        self._tls.refresh()
         gateway = self._gateways.get(index)
         if gateway is None:
-            gateway = self._gateways[index] = EtcdGateway(self._knobs.endpoints[index], self._tls.context)
+            gateway = self._gateways[index] = EtcdGateway(self._knobs.endpoints[index], self._tls)
         return gateway
 
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from ssl import SSLContext, SSLError, create_default_context
 from typing import Any, Final, Self
 
 import aiohttp
 
+from loadline.adapters.client_tls import ClientTls
 from loadline.adapters.http_body import BodyTooLarge, read_body
-from loadline.errors import ConfigError, LoadlineError
+from loadline.errors import LoadlineError
 from loadline.toml.secret_file import read_secret
 
 PAGE_BYTES_MAX: Final = 16_777_216
@@ -42,7 +42,7 @@ class HttpReader:
     Args:
         timeout_s: Time limit of an answer.
         token_file: File with a bearer token, read again for each request, since tokens are rotated; empty: none.
-        ca_file: CA bundle for https; empty: the system's.
+        ca_file: CA bundle for https, read again for new connections once it was replaced; empty: the system's.
 
     Raises:
         ConfigError: The CA bundle cannot be used.
@@ -51,18 +51,13 @@ class HttpReader:
     def __init__(self, timeout_s: float, *, token_file: str = "", ca_file: str = "") -> None:
         self._timeout_s = timeout_s
         self._token_file = Path(token_file) if token_file else None
-        self._tls: SSLContext | bool = True
-        if ca_file:
-            try:
-                self._tls = create_default_context(cafile=ca_file)
-            except (OSError, SSLError) as error:
-                raise ConfigError("ca_file", f"cannot be used: {error}", "Name a file in PEM format.") from error
+        self._tls = ClientTls("ca_file", ca_file)
 
     async def __aenter__(self) -> Self:
         """Open the session."""
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=self._timeout_s),
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S, ssl=self._tls),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"Accept": "text/plain;version=0.0.4, application/json", "Accept-Encoding": "identity"},
         )
@@ -90,7 +85,8 @@ class HttpReader:
 
     async def _request(self, method: str, url: str, **content: Any) -> bytes:
         try:
-            request = self._session.request(method, url, headers=self._login(), allow_redirects=False, **content)
+            options = {"headers": self._login(), "ssl": self._tls.context(), "allow_redirects": False}
+            request = self._session.request(method, url, **options, **content)
             async with request as answer:
                 if answer.status != _OK:
                     refusal = await answer.content.read(_REFUSAL_BYTES_MAX)

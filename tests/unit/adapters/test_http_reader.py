@@ -1,6 +1,7 @@
 """HTTP client of pages against a real server that answers well and badly."""
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from aiohttp.test_utils import TestServer
 from loadline.adapters import http_reader
 from loadline.adapters.http_reader import HttpReader, PageUnavailable
 from loadline.errors import ConfigError
+from tests.support.certificates import replace_file, self_signed
 
 
 def run(scenario: Callable[[str], Awaitable[None]]) -> None:
@@ -103,3 +105,32 @@ def test_an_unusable_bundle_is_an_error_of_the_configuration(tmp_path: Path) -> 
     for name in ("ca.pem", "missing.pem"):
         with pytest.raises(ConfigError):
             HttpReader(1.0, ca_file=str(tmp_path / name))
+
+
+def test_a_bundle_that_was_replaced_counts_from_the_next_page_on(tmp_path: Path) -> None:
+    former, later = self_signed(tmp_path / "former"), self_signed(tmp_path / "later")
+    ca_file = tmp_path / "ca.pem"
+    replace_file(ca_file, later.certificate.read_bytes())
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(former.certificate, former.key)
+
+    async def page(_request: web.Request) -> web.StreamResponse:
+        return web.Response(text="page")
+
+    async def scenario() -> None:
+        application = web.Application()
+        application.router.add_get("/", page)
+        server = TestServer(application, scheme="https", host="localhost")
+        await server.start_server(ssl=context)
+        url = f"https://localhost:{server.port}/"
+        async with HttpReader(5.0, ca_file=str(ca_file)) as reader:
+            with pytest.raises(PageUnavailable, match="certificate verify failed"):
+                await reader.get(url)
+            replace_file(ca_file, former.certificate.read_bytes())
+            assert await reader.get(url) == b"page"
+            replace_file(ca_file, later.certificate.read_bytes())
+            with pytest.raises(PageUnavailable, match="certificate verify failed"):
+                await reader.get(url)
+        await server.close()
+
+    asyncio.run(scenario())

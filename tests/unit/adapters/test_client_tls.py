@@ -1,0 +1,91 @@
+"""TLS of clients, with real handshakes, while their files are replaced."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from loadline.adapters.client_tls import ClientTls
+from loadline.errors import ConfigError
+from tests.support.certificates import CertificateFiles, replace_file, self_signed
+
+
+@asynccontextmanager
+async def server(own: CertificateFiles, trusted: CertificateFiles | None = None) -> AsyncIterator[int]:
+    """Run a server that answers each connection with a byte; it asks for certificates if it trusts somebody."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(own.certificate, own.key)
+    if trusted is not None:
+        context.load_verify_locations(trusted.certificate)
+        context.verify_mode = ssl.CERT_REQUIRED
+
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b".")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "localhost", 0, ssl=context) as started:
+        yield started.sockets[0].getsockname()[1]
+
+
+async def connects(port: int, tls: ClientTls) -> bool:
+    try:
+        reader, writer = await asyncio.open_connection("localhost", port, ssl=tls.context())
+        answer = await reader.read(1)
+        writer.close()
+    except (ssl.SSLError, ConnectionError):
+        return False
+    return answer == b"."
+
+
+def test_a_ca_that_was_replaced_is_no_longer_trusted(tmp_path: Path) -> None:
+    former, later = self_signed(tmp_path / "former"), self_signed(tmp_path / "later")
+    ca_file = tmp_path / "ca.pem"
+    replace_file(ca_file, former.certificate.read_bytes())
+
+    async def scenario() -> None:
+        tls = ClientTls("etcd.ca_file", str(ca_file))
+        async with server(former) as of_former, server(later) as of_later:
+            assert [await connects(port, tls) for port in (of_former, of_later)] == [True, False]
+            replace_file(ca_file, later.certificate.read_bytes())
+            assert [await connects(port, tls) for port in (of_former, of_later)] == [False, True]
+            replace_file(ca_file, b"half of a ")
+            assert [await connects(port, tls) for port in (of_former, of_later)] == [False, True]
+            ca_file.unlink()
+            assert [await connects(port, tls) for port in (of_former, of_later)] == [False, True]
+
+    asyncio.run(scenario())
+
+
+def test_the_former_client_certificate_stays_until_certificate_and_key_are_replaced(tmp_path: Path) -> None:
+    host, former, later = (self_signed(tmp_path / name) for name in ("host", "former", "later"))
+    cert_file, key_file = tmp_path / "cert.pem", tmp_path / "key.pem"
+    replace_file(cert_file, former.certificate.read_bytes())
+    replace_file(key_file, former.key.read_bytes())
+
+    async def scenario() -> None:
+        tls = ClientTls("etcd.ca_file", str(host.certificate), str(cert_file), str(key_file))
+        async with server(host, former) as of_former, server(host, later) as of_later:
+            assert [await connects(port, tls) for port in (of_former, of_later)] == [True, False]
+            replace_file(cert_file, later.certificate.read_bytes())
+            assert [await connects(port, tls) for port in (of_former, of_later)] == [True, False]
+            replace_file(key_file, later.key.read_bytes())
+            assert [await connects(port, tls) for port in (of_former, of_later)] == [False, True]
+
+    asyncio.run(scenario())
+
+
+def test_the_context_stays_while_no_file_changes(tmp_path: Path) -> None:
+    tls = ClientTls("ca_file", str(self_signed(tmp_path).certificate))
+    assert tls.context() is tls.context(), "another one would open a connection for each request"
+
+
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^ca_file: /nowhere cannot be used: "):
+        ClientTls("ca_file", "/nowhere")
+    (tmp_path / "ca.pem").write_text("no certificate", "utf-8")
+    with pytest.raises(ConfigError, match=r"ca\.pem cannot be used: "):
+        ClientTls("ca_file", str(tmp_path / "ca.pem"))
