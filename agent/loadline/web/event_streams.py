@@ -1,6 +1,7 @@
 """Clients of server-sent events: a bounded number, each of which gets the newest frame as fast as it reads."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from aiohttp import web
@@ -78,8 +79,10 @@ class EventStreams:
         for client in self._clients:
             client.arrived.set()
 
-    async def serve(self, request: web.Request, model: str, first: bytes) -> web.StreamResponse:
-        """Stream the frames of a model to a client until it leaves.
+    async def serve(
+        self, request: web.Request, model: str, first: bytes, may_read: Callable[[web.Request], bool]
+    ) -> web.StreamResponse:
+        """Stream the frames of a model to a client until it leaves, or may read no more.
 
         Raises:
             HTTPServiceUnavailable: There are too many clients.
@@ -92,16 +95,20 @@ class EventStreams:
             client.offer(first)
         self._clients.add(client)
         try:
-            return await self._stream(request, client)
+            return await self._stream(request, client, may_read)
         finally:
             self._clients.discard(client)
 
-    async def _stream(self, request: web.Request, client: _Client) -> web.StreamResponse:
+    async def _stream(
+        self, request: web.Request, client: _Client, may_read: Callable[[web.Request], bool]
+    ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream", "cache-control": "no-store"})
         await response.prepare(request)
         try:
             while not self._closed.is_set():
                 frame = await client.take(self._heartbeat_s)
+                if not may_read(request):  # its token was replaced
+                    break
                 async with asyncio.timeout(self._write_s):
                     await response.write(frame)
         except (ConnectionError, TimeoutError):

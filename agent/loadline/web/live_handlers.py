@@ -82,7 +82,8 @@ class LiveHandlers:
 
     async def _follow(self, request: web.Request) -> web.StreamResponse:
         model = self._model(request)
-        return await self._page.streams.serve(request, model, await self._page.frame(model))
+        frame = await self._page.frame(model)
+        return await self._page.streams.serve(request, model, frame, self._access.may_read)
 
     def _answer(self, content: Callable[[str], bytes]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         answers: SharedAnswers[bytes] = SharedAnswers()

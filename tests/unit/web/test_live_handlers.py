@@ -267,6 +267,24 @@ def test_off_loopback_nothing_is_shown_without_the_token(tmp_path: Path) -> None
     run(scenario)
 
 
+def test_a_page_that_is_open_ends_with_its_token(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+
+    async def scenario() -> None:
+        async with served("0.0.0.0", str(file)) as site:  # noqa: S104 - the rule under test
+            await site.page.update(agent(model()))
+            headers = {"authorization": f"Bearer {TOKEN}"}
+            async with site.session.get(f"{site.base}/api/events", headers=headers) as response:
+                await events(response, 2)
+                file.write_text("another-token-of-enough")
+                await site.page.update(agent(model(), at_ms=START_MS + 1_000))
+                assert await response.content.read() == b""
+            assert site.page.streams.count == 0
+
+    run(scenario)
+
+
 def test_an_order_needs_the_token_in_a_header_json_and_no_other_origin(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\r\n", "utf-8-sig")  # as Notepad writes it
