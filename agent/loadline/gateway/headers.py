@@ -4,6 +4,8 @@ from typing import Final
 
 from multidict import CIMultiDict, MultiMapping
 
+from loadline.gateway.errors import ApiError
+
 # Those of RFC 9110, 7.6.1: they concern one connection.
 _HOP_BY_HOP: Final = frozenset(
     {
@@ -22,6 +24,19 @@ _HOP_BY_HOP: Final = frozenset(
 _OF_THE_BODY: Final = frozenset({"content-length", "content-encoding", "expect"})
 _REQUEST_ONLY: Final = frozenset({"host", "accept-encoding"})
 _RESPONSE_ONLY: Final = frozenset({"date", "server"})
+
+
+def check(headers: MultiMapping[str]) -> None:
+    """Check that an engine would receive the headers of a client as they are.
+
+    Raises:
+        ApiError: A value is no UTF-8: the HTTP client would send it without its end.
+    """
+    for name, value in headers.items():
+        try:
+            value.encode()
+        except UnicodeEncodeError:  # the server reads such a byte as half of a surrogate
+            raise ApiError(400, f"the header {name!r} is no UTF-8; encode it, or leave it out") from None
 
 
 def to_engine(headers: MultiMapping[str], via: str) -> CIMultiDict[str]:

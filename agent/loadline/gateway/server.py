@@ -19,6 +19,7 @@ from loadline.client.streams.engine import REPORT_INTERVAL_S
 from loadline.client.worker_registry import WorkerRegistry
 from loadline.core.vocabulary.events import LoadReported
 from loadline.errors import LoadlineError
+from loadline.gateway import headers
 from loadline.gateway.api_request import CHAT, COMPLETIONS, ApiRequest, Endpoint, read_request
 from loadline.gateway.backends import Backends
 from loadline.gateway.engine_client import EngineClient
@@ -82,6 +83,7 @@ class Gateway:
             if any(self._engines.via in value for value in request.headers.getall("via", ())):
                 text = "a worker is registered with the address of this gateway; register the engine's own"
                 raise ApiError(508, text, code="loop")
+            headers.check(request.headers)
             asked = read_request(endpoint, await _body(request), self._models)
             model = self._models[asked.model]
             status = _CLIENT_LEFT

@@ -13,7 +13,8 @@ from aiohttp.test_utils import TestServer
 
 from loadline.gateway import server
 from loadline.gateway.idle_connections import IDLE_S, IdleConnections
-from tests.support.gateway_rig import GatewayRig, gateway_rig
+from tests.support.gateway_rig import MODEL, GatewayRig, gateway_rig
+from tests.support.moving_streams import COMPLETIONS, asked
 from tests.waiting import until
 
 _GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -41,6 +42,20 @@ def test_a_body_that_does_not_arrive_is_refused(monkeypatch: pytest.MonkeyPatch)
             status, message = await send(rig, _HEAD + b"content-length: 100\r\n\r\nabc")
             assert status == b"408"
             assert "did not arrive" in message
+
+    asyncio.run(scenario())
+
+
+def test_a_header_that_an_engine_would_not_receive_whole_is_named() -> None:
+    async def scenario() -> None:
+        async with gateway_rig() as (rig, [engine]):
+            body = json.dumps({"model": MODEL, **asked(COMPLETIONS)}).encode()
+            rest = b"content-length: %d\r\n\r\n%s" % (len(body), body)
+            status, message = await send(rig, _HEAD + b"x-user: Andr\xe9\r\n" + rest)
+            assert (status, message) == (b"400", "the header 'x-user' is no UTF-8; encode it, or leave it out")
+            async with rig.session.post(rig.url + COMPLETIONS, data=body, headers={"x-user": "André"}) as answer:
+                assert answer.status == 200
+            assert len(engine.bodies) == 1
 
     asyncio.run(scenario())
 
