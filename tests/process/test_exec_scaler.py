@@ -149,6 +149,10 @@ def test_the_command_of_the_guide_sets_replicas(guided: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "llama decode: 2 replicas requested\n"), done.stderr
     assert (guided / "decode").read_text("utf-8") == "2\n"
     assert run("status").stdout.splitlines()[1].split() == ["llama", "decode", "2", "-", "-"]
+    (guided / "docker").write_text("#!/bin/sh\nexit 125\n", "utf-8")
+    failed = run("status")
+    assert failed.returncode == 1, "a failure is no empty pool"
+    assert "exit code 125" in failed.stderr
 
 
 def test_the_loop_of_the_guide_applies_and_answers_decisions(

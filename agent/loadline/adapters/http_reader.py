@@ -85,8 +85,8 @@ class HttpReader:
 
     async def _request(self, method: str, url: str, **content: Any) -> bytes:
         try:
-            options = {"headers": self._login(), "ssl": self._tls.context(), "allow_redirects": False}
-            request = self._session.request(method, url, **options, **content)
+            content |= {"headers": self._login(), "ssl": self._tls.context()}
+            request = self._session.request(method, url, allow_redirects=False, **content)
             async with request as answer:
                 if answer.status != _OK:
                     refusal = await answer.content.read(_REFUSAL_BYTES_MAX)

@@ -1,6 +1,7 @@
 """Command ``check``."""
 
 import argparse
+import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from loadline.cli import event_loop, output, warmup
 from loadline.cli.configuration import configuration_warnings, load_configuration, located
 from loadline.cli.doctor import exit_code, format_findings
 from loadline.cli.exit_codes import INVALID_INPUT
-from loadline.config import describe
+from loadline.config import Config, describe
 from loadline.config.autoscalers import AUTOSCALERS_BYTES_MAX, read_autoscalers, tolerance_warnings
 from loadline.core.planning.planner import PlannerGroup
 from loadline.core.planning.planners import BUILT_IN
@@ -25,6 +26,8 @@ from loadline.doctor.findings import Finding
 from loadline.errors import ConfigError, DataError
 from loadline.formatting import plural
 from loadline.toml.regular_file import open_regular, os_error_text
+from loadline.toml.secret_file import read_secret
+from loadline.web.access import Access
 
 _PURPOSES: Final[dict[PlannerGroup, str]] = {
     "recommended": "recommended",
@@ -101,7 +104,8 @@ def _checked(options: argparse.Namespace) -> CheckResult:
     """
     config = load_configuration(options)
     warnings = configuration_warnings(config)
-    warnings += [located(config, warning) for warning in _journal_warnings(config.journal.directory)]
+    found = itertools.chain(_journal_warnings(config.journal.directory), _secret_warnings(config))
+    warnings += [located(config, warning) for warning in found]
     if options.autoscalers:
         warnings += tolerance_warnings(config, read_autoscalers(_read(options.autoscalers)))
     app.settings(config)  # reads the warm-up traces: an unusable one is an error
@@ -141,3 +145,18 @@ def _journal_warnings(directory: str) -> Iterator[str]:
         yield f"journal.directory: {directory} cannot be created, since {nearest} is not a folder. Name another one."
     elif not os.access(nearest, os.W_OK | os.X_OK):
         yield f"journal.directory: this user may not write to {nearest}. Give the agent access, or name another one."
+
+
+def _secret_warnings(config: Config) -> Iterator[str]:
+    """Warn of files with secrets that an agent could not use here; it may run on another host, or as another user."""
+    passwords = {"nats.password_file": config.nats.password_file, "etcd.password_file": config.etcd.password_file}
+    for place, file in passwords.items():
+        try:
+            if file:
+                read_secret(file)
+        except (OSError, ValueError) as error:
+            yield f"{place}: cannot be read: {error}. Name a readable file."
+    try:
+        Access(config.http.host, config.http.token_file).check()
+    except ConfigError as error:
+        yield str(error)

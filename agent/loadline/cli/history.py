@@ -79,7 +79,8 @@ def _write(options: argparse.Namespace, on_progress: progress.OnProgress) -> Non
     first = list(itertools.islice(rows, 1))
     if not first:
         of_model = f" of model {options.model}" if options.model else ""
-        print(f"loadline: no decision, hold or migration{of_model} is recorded", file=sys.stderr)
+        late = "; leave out --since for what ended earlier" if options.since else ""
+        print(f"loadline: no decision, hold or migration{of_model} is recorded{late}", file=sys.stderr)
     write(itertools.chain(first, rows), sys.stdout)
 
 

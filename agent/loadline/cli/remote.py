@@ -53,7 +53,8 @@ def explain(options: argparse.Namespace) -> int:
         found = event_loop.run(_explain(target_of(options), request))
     texts = [*map(format_explanation, found.explanations), *map(format_policy_report, found.migrations)]
     if not texts:
-        name = f"decision {options.decision}" if options.decision else f"model {options.model or '(any)'}"
+        of_model = f"model {options.model}" if options.model else "any model"
+        name = f"decision {options.decision}" if options.decision else of_model
         there = "a journal may have it: --journal PATH"
         if options.journal is not None:
             there = (

@@ -91,6 +91,26 @@ def test_a_journal_that_cannot_be_created_is_warned_of(tmp_path: Path, capsys: p
     assert not (tmp_path / "x").exists(), "a check creates no folder"
 
 
+def test_secrets_that_cannot_be_used_here_are_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, short, right = tmp_path / "loadline.toml", tmp_path / "short", tmp_path / "right"
+    short.write_text("secret\n", "utf-8")
+    right.write_text("a-token-of-enough-characters\n", "utf-8")
+    warnings = {
+        f'http.token_file = "{short}"': "http.token_file: has a token of fewer than 16 characters. Write",
+        'http.token_file = "none"': "http.token_file: cannot be read: ",
+        'nats.user = "u"\nnats.password_file = "none"': "nats.password_file: cannot be read: ",
+        'etcd.user = "u"\netcd.password_file = "none"': "etcd.password_file: cannot be read: ",
+        f'http.token_file = "{right}"\nnats.user = "u"\nnats.password_file = "{right}"': "",
+    }
+    for lines, warning in warnings.items():
+        config.write_text(f"{lines}\n{BASE}", encoding="utf-8")
+        assert main(["check", "--config", str(config)]) == 0
+        printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
+        assert len(printed) == bool(warning)
+        expected = f"warning: {config}, line {lines.count(chr(10)) + 1}: {warning}"
+        assert all(line.startswith(expected) for line in printed), printed
+
+
 def test_version_is_a_command_and_an_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version"]) == 0
     command = capsys.readouterr().out
