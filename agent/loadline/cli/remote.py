@@ -19,12 +19,14 @@ from loadline.cli.explain_output import format_explanation, format_policy_report
 from loadline.cli.output import print_result, printable
 from loadline.cli.shared_models import merge_agents, merge_explanations
 from loadline.cli.status_output import format_statuses
-from loadline.config import NatsKnobs, load
+from loadline.config import load
 from loadline.core.vocabulary.reasons import Explanation
 from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import BusUnavailable, LoadlineError
 from loadline.runtime.status_parts import join_status
-from loadline.servers import check_server, check_servers
+from loadline.servers import NatsKnobs, check_server, check_servers
+from loadline.toml.connection import load_connection
+from loadline.toml.reading import read_table
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import DrainOrder, ExplainReply, ExplainRequest, OperatorReply, PauseCommand, StatusRequest
 from loadline.wire.subjects import Subjects
@@ -126,7 +128,8 @@ def target_of(options: argparse.Namespace) -> Target:
     """
     knobs, root, only = NatsKnobs(), "loadline", ""
     if options.config is not None:
-        config = load(options.config)
+        # A file without models is no agent's: operators have one with their login.
+        config = (load if "models" in read_table(options.config) else load_connection)(options.config)
         check_servers(config.nats.servers, "nats.servers", ("nats", "tls"))
         knobs, root, only = config.nats, config.agent.root, config.agent.only
     if options.nats:

@@ -7,10 +7,10 @@ from typing import Any
 from msgspec import NODEFAULT, Struct, inspect
 
 from loadline.config.defaults import Layer
-from loadline.config.file import ENVIRONMENT_PREFIX
 from loadline.config.schema import file_schema
 from loadline.core.planning.planners import BUILT_IN
 from loadline.toml.checking import fields_of, unwrap
+from loadline.toml.environment import ENVIRONMENT_PREFIX
 
 _HEAD = f"""# Configuration
 

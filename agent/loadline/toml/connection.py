@@ -1,22 +1,26 @@
 """Connection of a program that is no agent: a part of an agent's configuration, or a file with these sections only."""
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from loadline.core.vocabulary.scalars import Name
 from loadline.errors import ConfigError
 from loadline.servers import EtcdKnobs, Knobs, NatsKnobs, check_logins, check_servers
-from loadline.toml.checking import checked
+from loadline.toml.checking import checked, did_you_mean
+from loadline.toml.environment import ENVIRONMENT_PREFIX, apply_variables, variables_in
 from loadline.toml.reading import read_table
 
 
 class FleetNames(Knobs, frozen=True):
-    """Names that all programs of a fleet share."""
+    """Names that all programs of a fleet share, and the task of the agent that commands are for."""
 
     root: Annotated[str, Meta(max_length=100, pattern=r"^[A-Za-z0-9_.-]+\Z")] = "loadline"
     namespace: Name = "default"
+    only: Literal["", "migration"] = ""
 
 
 class FleetConnection(Knobs, frozen=True):
@@ -27,22 +31,30 @@ class FleetConnection(Knobs, frozen=True):
     etcd: EtcdKnobs = EtcdKnobs()
 
 
-def load_connection(path: Path) -> FleetConnection:
-    """Read the sections ``[nats]`` and ``[etcd]`` of a file, and ``root`` and ``namespace`` of its section ``[agent]``.
+def load_connection(path: Path, environ: Mapping[str, str] = os.environ) -> FleetConnection:
+    """Read the sections ``[nats]`` and ``[etcd]`` of a file and a part of ``[agent]``, and apply their variables.
 
     Everything else is ignored, so the file may be an agent's; a program with a login of its own has one of its own.
 
     Raises:
-        ConfigError: The file cannot be read, or a value in it is invalid.
+        ConfigError: The file cannot be read, or a value in it or in a variable is invalid.
     """
     table = read_table(path)
+    variables = {name: text for name, text in variables_in(environ).items() if _is_read(name)}
+    apply_variables(table, FleetConnection, variables, lambda key, known, _section: did_you_mean(key, known))
     sections: dict[str, Any] = {name: table[name] for name in ("nats", "etcd") if name in table}
     agent = table.get("agent", {})
     if not isinstance(agent, dict):
         raise ConfigError("agent", f"is {agent!r}", "Write a table.")
-    names = {name: agent[name] for name in ("root", "namespace") if name in agent}
+    names = {name: agent[name] for name in FleetNames.__struct_fields__ if name in agent}
     connection = checked({"agent": names, **sections}, FleetConnection)
     check_servers(connection.nats.servers, "nats.servers", ("nats", "tls"))
     check_servers(connection.etcd.endpoints, "etcd.endpoints", ("http", "https"))
     check_logins(connection.nats, connection.etcd)
     return connection
+
+
+def _is_read(variable: str) -> bool:
+    """Return whether a variable sets what is read here; others are those of agents on this host."""
+    section, _, key = variable.removeprefix(ENVIRONMENT_PREFIX).lower().partition("__")
+    return section in ("nats", "etcd") or (section == "agent" and key in FleetNames.__struct_fields__)

@@ -25,6 +25,29 @@ def test_the_sections_are_read_from_an_agents_configuration(tmp_path: Path) -> N
     assert (found.nats.servers, found.etcd.endpoints) == (("nats://a:1",), ("http://b:2",))
 
 
+def test_variables_replace_values_and_those_of_an_agent_are_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "any.toml"
+    file.write_text('nats = { user = "agent", password_file = "a" }\nagent.only = "migration"', "utf-8")
+    environ = {
+        "LOADLINE__NATS__USER": "gateway",
+        "LOADLINE__NATS__PASSWORD_FILE": "g",
+        "LOADLINE__ETCD__ENDPOINTS": '["https://e:1"]',
+        "LOADLINE__AGENT__NAMESPACE": "n",
+        "LOADLINE__AGENT__LOG_LEVEL": "debug",
+        "LOADLINE__HTTP__PORT": "0",
+    }
+    found = load_connection(file, environ)
+    assert (found.nats.user, found.nats.password_file) == ("gateway", "g")
+    assert (found.etcd.endpoints, found.agent.namespace, found.agent.only) == (("https://e:1",), "n", "migration")
+
+
+def test_a_variable_that_names_no_key_is_named(tmp_path: Path) -> None:
+    (tmp_path / "any.toml").touch()
+    with pytest.raises(ConfigError) as error:
+        load_connection(tmp_path / "any.toml", {"LOADLINE__NATS__USERS": "u"})
+    assert str(error.value) == "environment variable LOADLINE__NATS__USERS: names no key: users. Did you mean user?"
+
+
 def test_an_empty_file_has_the_defaults(tmp_path: Path) -> None:
     assert load(tmp_path, "") == FleetConnection()
 

@@ -18,18 +18,21 @@ from loadline.config.schema import file_table
 from loadline.scalers import keda_config
 from loadline.scalers.kubernetes import config as kubernetes_config
 from loadline.sources import gateway_config
+from loadline.toml.connection import load_connection
 from tests.golden.make_helm import CASES, CHART, GOLDEN, KUBERNETES_MINORS, ROOT, digest, render, validate
 
 MANIFESTS = ROOT / "deploy" / "kubernetes"
 LABEL = "app.kubernetes.io/"
 # Programs and the readers of their configurations; the others read that of the agents.
 READERS: dict[str, Callable[[Path], Any]] = {
-    "agent": load,
-    "observed": load,
-    "kubernetes": kubernetes_config.read,
-    "keda": keda_config.read,
-    "gateway": gateway_config.read_gateway,
+    "run": load,
+    "gateway": load_connection,
+    "scaler observed": load,
+    "scaler kubernetes": kubernetes_config.read,
+    "scaler keda": keda_config.read,
+    "source gateway": gateway_config.read_gateway,
 }
+"""Readers of the configuration, by program."""
 needs_helm = pytest.mark.skipif(find_spec("helm_python") is None, reason="helm-python-sdk is not installed")
 
 
@@ -119,7 +122,10 @@ def test_selectors_match_the_pods_of_one_program(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_program_can_start_with_its_arguments(case: str, tmp_path: Path) -> None:
+def test_every_program_can_start_with_its_arguments_and_has_a_login_of_its_own(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = []
     for pod in pods(case):
         [container] = pod["spec"]["containers"]
         assert "command" not in container, "the image has an entry point"
@@ -130,9 +136,14 @@ def test_every_program_can_start_with_its_arguments(case: str, tmp_path: Path) -
         data = named(case, "ConfigMap", volume["configMap"]["name"])["data"]
         assert file in {f"{mounts['config']}/{key}" for key in data}
         (tmp_path / "given.toml").write_text(data[Path(file).name], "utf-8")
-        name = container["args"][1] if container["args"][0] in {"scaler", "source"} else "agent"
-        config = READERS[name](tmp_path / "given.toml")
+        words = 2 if container["args"][0] in {"scaler", "source"} else 1
+        with monkeypatch.context() as of_pod:
+            for variable in container.get("env", ()):
+                of_pod.setenv(variable["name"], variable.get("value", "a name"))
+            config = READERS[" ".join(container["args"][:words])](tmp_path / "given.toml")
         assert config.nats.password_file.startswith(f"{mounts['secrets']}/")
+        users.append(config.nats.user)
+    assert len(set(users)) == len(users), users
 
 
 @pytest.mark.parametrize("case", CASES)
