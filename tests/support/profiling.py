@@ -1,12 +1,14 @@
 """Profiling of simulated engines over sockets and in virtual time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+from aiohttp import web
 
 from loadline.profiler.endpoint import LINE_BYTES_MAX, TIMEOUTS, EngineEndpoint
 from loadline.profiler.plan import Grid
@@ -15,6 +17,13 @@ from loadline.profiler.record import Record, Setup
 from loadline.profiler.run import ProfilerRun, RunProgress
 
 GRID = Grid(prompts=4, contexts=2, batches=3, osl_tokens=32, repeats=1)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+MODELS = {"object": "list", "data": [{"id": "tiny", "max_model_len": 4_096}]}
+METRICS = """\
+vllm:num_requests_running{engine="0",model_name="tiny"} 0
+vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="500"} 1
+"""
+TOKEN = json.dumps({"choices": [{"index": 0, "text": "a", "finish_reason": None}]})
 
 
 @asynccontextmanager
@@ -43,6 +52,28 @@ async def profiled(
         record = Record(folder, Setup(card.id, gpus, grid, reuse))
         run = ProfilerRun(endpoint, prompts, record, limits, on_progress)
         return run, await run.run(seconds)
+
+
+@asynccontextmanager
+async def stub(handler: Handler, models: Any = MODELS, metrics: str = METRICS) -> AsyncIterator[str]:
+    """Serve completions by a handler; yield the URL."""
+
+    async def card(_request: web.Request) -> web.Response:
+        return models if isinstance(models, web.Response) else web.json_response(models)
+
+    async def page(_request: web.Request) -> web.Response:
+        return web.Response(text=metrics)
+
+    application = web.Application(client_max_size=2**24)
+    application.add_routes([web.get("/v1/models", card), web.get("/metrics", page)])
+    application.add_routes([web.post("/v1/completions", handler), web.post("/v1/chat/completions", handler)])
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
 
 
 def virtual_ms() -> float:

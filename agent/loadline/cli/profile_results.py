@@ -70,7 +70,7 @@ def write_results(folder: Path, records: Mapping[str, Record], workload: Workloa
     notes: list[str] = []
     for name, sweep in prefills.items():
         _write(folder / name, sweep, decodes[name])
-        notes += _usage_notes(name, records[name])
+        notes += [*_usage_notes(name, records[name]), *_batch_notes(name, records[name])]
     prefill, decode = prefill_candidates(prefills, workload), decode_candidates(decodes, workload)
     _write(folder, prefills[prefill[0].name], decodes[decode[0].name])
     notes += _write_plots(folder, prefills, decodes, workload)
@@ -138,4 +138,16 @@ def _usage_notes(name: str, record: Record) -> Iterator[str]:
         yield (
             f"{name}: the engine reports {factor:.0%} of the KV usage that its tokens would have. "
             "Give its capacity with --kv-tokens."
+        )
+
+
+def _batch_notes(name: str, record: Record) -> Iterator[str]:
+    """Yield where fewer requests ran at a time than at the shortest context, where batch slots are the limit."""
+    found = {} if record.limits is None else record.limits.batches_found
+    shortest = min(task.context_tokens for task in record.decodes)
+    fewer = [f"{found[context]} at {context} tokens" for context in sorted(found) if context > shortest]
+    if fewer:
+        yield (
+            f"{name}: fewer requests ran at a time at long contexts, so larger batches are missing there: at most "
+            f"{', '.join(fewer)}. Enable the engine's prefix cache, and name another --directory."
         )

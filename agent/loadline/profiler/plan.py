@@ -36,6 +36,8 @@ class Limits(Struct, frozen=True):
     block_tokens: int
     batch_max: int
     """Requests of the largest batch."""
+    batches_found: dict[int, int] = {}
+    """Requests that ran at a time where fewer did, by the context; longer contexts run no more."""
 
 
 class PrefillTask(Struct, frozen=True):
@@ -61,7 +63,7 @@ def plan(grid: Grid, limits: Limits) -> tuple[list[Task], int]:
     prefills = [PrefillTask(tokens) for tokens in _ends_first(isl)]
     half = grid.osl_tokens // 2
     rows = _ends_first(_spread(min(_ISL_MIN, context_max // 4) + half, context_max - half, grid.contexts))
-    levels = [_ends_first(_spread(1, _batch_max(context + half, limits), grid.batches)) for context in rows]
+    levels = [_ends_first(_spread(1, _batch_max(context, half, limits), grid.batches)) for context in rows]
     corners = [DecodeTask(row, n) for row, batches in list(zip(rows, levels, strict=True))[:2] for n in batches[:2]]
     decodes = [DecodeTask(row, n) for row, batches in zip(rows, levels, strict=True) for n in batches]
     first: list[Task] = [*prefills[:2], *corners]
@@ -71,15 +73,11 @@ def plan(grid: Grid, limits: Limits) -> tuple[list[Task], int]:
     return [*first, *(task for _, task in others if task not in first)], len(first)
 
 
-def largest_batch(grid: Grid, limits: Limits) -> DecodeTask:
-    """Return the task of the largest batch of short prompts."""
-    return DecodeTask(grid.osl_tokens, _batch_max(grid.osl_tokens * 3 // 2, limits))
-
-
-def _batch_max(tokens: int, limits: Limits) -> int:
-    """Return the requests of ``tokens`` each that fit into the KV cache and the batch."""
-    held = -(-tokens // limits.block_tokens) * limits.block_tokens
-    return max(min(int(limits.kv_tokens * _KV_FILL) // held, limits.batch_max), 1)
+def _batch_max(context: int, half: int, limits: Limits) -> int:
+    """Return the requests that with the second ``half`` of their output fit into the KV cache and the batch."""
+    held = -(-(context + half) // limits.block_tokens) * limits.block_tokens
+    found = (requests for shortest, requests in limits.batches_found.items() if shortest <= context)
+    return max(min(int(limits.kv_tokens * _KV_FILL) // held, limits.batch_max, *found), 1)
 
 
 def _spread(low: int, high: int, count: int) -> list[int]:

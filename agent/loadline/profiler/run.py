@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from loadline.profiler.batch import BatchTiming
 from loadline.profiler.endpoint import EngineEndpoint
 from loadline.profiler.measure import Measurement
-from loadline.profiler.plan import DecodeTask, Limits, PrefillTask, Task, largest_batch, plan
+from loadline.profiler.plan import DecodeTask, Limits, PrefillTask, Task, plan
 from loadline.profiler.problems import ContextTooLong, EngineProblem, EngineUnavailable
 from loadline.profiler.prompts import PromptSource
 from loadline.profiler.record import DecodePoint, LimitsFound, Record
@@ -65,9 +65,9 @@ class ProfilerRun:
         self.record = record
         self._on_progress = on_progress
         self._limits = limits
-        if (found := record.limits) is not None:
-            context_max = min(limits.context_max, found.context_max)
-            self._limits = replace(limits, context_max=context_max, batch_max=min(limits.batch_max, found.batch_max))
+        if (known := record.limits) is not None:
+            context_max = min(limits.context_max, known.context_max)
+            self._limits = replace(limits, context_max=context_max, batches_found=known.batches_found)
 
     async def run(self, seconds: float | None = None) -> bool:
         """Measure what is missing, and again what was disturbed; return False if points are missing after ``seconds``.
@@ -76,9 +76,7 @@ class ProfilerRun:
             EngineProblem: The engine cannot be measured further.
         """
         self._check_room()
-        if self.record.limits is None:
-            await self._find_batch_max()
-        elif self.record.limits != self._limits:
+        if self.record.limits != self._limits:
             self._limit(self._limits)
         clock, measured_before = asyncio.get_running_loop().time, self.record.count
         began_s = clock()
@@ -124,19 +122,12 @@ class ProfilerRun:
         if not isinstance(found, int):
             self.record.add(DecodePoint(task, found))
         elif task.requests > 1:
-            self._limit(replace(self._limits, batch_max=max(min(found, task.requests - 1), 1)))
+            # Without a prefix cache, prompts of a long context end before others begin, though slots are free.
+            fewer = {task.context_tokens: min(found, task.requests - 1)}
+            self._limit(replace(self._limits, batches_found=self._limits.batches_found | fewer))
         else:
             problem = f"an output of {self.record.setup.grid.osl_tokens} tokens has too few chunks"
             raise EngineProblem(f"{self._endpoint.name}: {problem}. See the engine's log.")
-
-    async def _find_batch_max(self) -> None:
-        """Record the limits of the engine, with the requests that it runs at a time.
-
-        To find that out with long prompts would take long.
-        """
-        task = largest_batch(self.record.setup.grid, self._limits)
-        found = await self._batch(task)
-        self._limit(replace(self._limits, batch_max=max(found, 1)) if isinstance(found, int) else self._limits)
 
     async def _batch(self, task: DecodeTask) -> BatchTiming | int:
         grid, limits = self.record.setup.grid, self._limits

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,38 +10,8 @@ from aiohttp import web
 
 from loadline.profiler.problems import EngineProblem, EngineUnavailable
 from tests.support.openai_engines import KNOBS, openai_engine
-from tests.support.profiling import GRID, profiled, sse, virtual_ms
+from tests.support.profiling import GRID, TOKEN, Handler, profiled, sse, stub, virtual_ms
 from tests.support.virtual_time import run_virtual
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-MODELS = {"object": "list", "data": [{"id": "tiny", "max_model_len": 4_096}]}
-METRICS = """\
-vllm:num_requests_running{engine="0",model_name="tiny"} 0
-vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="500"} 1
-"""
-TOKEN = json.dumps({"choices": [{"index": 0, "text": "a", "finish_reason": None}]})
-
-
-@asynccontextmanager
-async def stub(handler: Handler, models: Any = MODELS, metrics: str = METRICS) -> AsyncIterator[str]:
-    """Serve completions by a handler; yield the URL."""
-
-    async def card(_request: web.Request) -> web.Response:
-        return models if isinstance(models, web.Response) else web.json_response(models)
-
-    async def page(_request: web.Request) -> web.Response:
-        return web.Response(text=metrics)
-
-    application = web.Application(client_max_size=2**24)
-    application.add_routes([web.get("/v1/models", card), web.get("/metrics", page)])
-    application.add_routes([web.post("/v1/completions", handler), web.post("/v1/chat/completions", handler)])
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
 
 
 def error(status: int, message: str) -> Handler:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from loadline import report
 from loadline.cli.main import main
@@ -66,6 +67,15 @@ def test_an_engine_with_too_few_points_does_not_stop_the_others(tmp_path: Path) 
 def test_a_cache_that_is_larger_than_reported_is_pointed_out(tmp_path: Path) -> None:
     result = write_results(tmp_path, {"tp1": record(tmp_path, "tp1", 1, usage_factor=0.5)}, WORKLOAD)
     assert "50% of the KV usage" in format_profile(result)
+
+
+def test_contexts_at_which_fewer_requests_ran_are_pointed_out(tmp_path: Path) -> None:
+    tp1, limits = record(tmp_path, "tp1", 1), Limits(4_096, 64_000, 16, 32)
+    tp1.add(LimitsFound(replace(limits, batches_found={128: 8})))
+    assert "fewer requests" not in format_profile(write_results(tmp_path, {"tp1": tp1}, WORKLOAD))  # batch slots
+    tp1.add(LimitsFound(replace(limits, batches_found={128: 8, 4_000: 2})))
+    said = format_profile(write_results(tmp_path, {"tp1": tp1}, WORKLOAD))
+    assert "at most 2 at 4000 tokens. Enable the engine's prefix cache" in said
 
 
 def test_plots_accept_the_profiles_of_the_original() -> None:

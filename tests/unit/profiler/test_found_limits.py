@@ -1,0 +1,45 @@
+"""Limits that the profiler finds while it measures: what they bound, and what a later run keeps of them."""
+
+import asyncio
+import json
+from pathlib import Path
+
+from aiohttp import web
+
+from tests.support.profiling import METRICS, TOKEN, profiled, sse, stub
+from tests.support.virtual_time import run_virtual
+
+LARGE_CACHE = METRICS.replace("500", "5000")
+
+
+class SerialPrefill:
+    """Engine without a prefix cache: one prompt after the other, 50 tokens in 1 ms, any batch at 10 ms."""
+
+    def __init__(self) -> None:
+        self._computes = asyncio.Lock()
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        body = json.loads(await request.read())
+        async with self._computes:
+            await asyncio.sleep(len(body["prompt"]) / 50_000)
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for _ in range(body["max_tokens"]):
+            await asyncio.sleep(0.01)
+            await response.write(sse(TOKEN))
+        await response.write(sse("[DONE]"))
+        return response
+
+
+def test_prompts_that_end_before_others_begin_bound_only_the_batches_of_their_context(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with stub(SerialPrefill().answer, metrics=LARGE_CACHE) as url:
+            run, complete = await profiled(url, tmp_path, batch_max=16)
+        assert complete
+        assert run.record.limits is not None
+        # An output of 32 tokens takes as long as four prompts of 4,056.
+        assert run.record.limits.batches_found == {4_072: 4}
+        batches = [(task.context_tokens, task.requests) for task in run.record.decodes]
+        assert [max(one for one in batches if one[0] == context) for context in (116, 4_072)] == [(116, 16), (4_072, 4)]
+
+    run_virtual(main())
