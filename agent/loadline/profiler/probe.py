@@ -61,6 +61,8 @@ async def find_limits(
 
 
 def _check_streamed(endpoint: EngineEndpoint, timing: StreamTiming) -> None:
+    if timing.prompt_tokens is None and timing.output_tokens < _TOKENS:
+        raise _no_usage(endpoint)  # several tokens in a chunk would count as one
     first_s, last_s = timing.chunks_s[0], timing.chunks_s[-1]
     if timing.output_tokens > _TOKENS // 2 and last_s - first_s < _STREAMED_MIN * (last_s - timing.sent_s):
         raise EngineProblem(
@@ -73,6 +75,10 @@ async def _calibrated(endpoint: EngineEndpoint, model: str) -> TextPrompts:
     source = TextPrompts()
     few, many = [(await endpoint.generate(model, source.fresh(words), 1)).prompt_tokens for words in _WORDS]
     if few is None or many is None or many <= few:
-        raise EngineProblem(f"{endpoint.name}: reports no usage of streams, so that lengths are unknown. Enable it.")
+        raise _no_usage(endpoint)
     per_word = (many - few) / (_WORDS[1] - _WORDS[0])
     return TextPrompts(per_word, max(math.floor(few - per_word * _WORDS[0]), 0))
+
+
+def _no_usage(endpoint: EngineEndpoint) -> EngineProblem:
+    return EngineProblem(f"{endpoint.name}: reports no usage of streams, so that lengths are unknown. Enable it.")

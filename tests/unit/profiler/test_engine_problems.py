@@ -54,6 +54,7 @@ async def collected(request: web.Request) -> web.StreamResponse:
         (error(400, "x" * 2**23), ["/v1/completions answers more than 4,194,304 bytes"]),
         (stream(b'{"choices": []}', "application/json"), ["instead of a stream"]),
         (collected, ["at once", "proxy"]),
+        (stream(sse(*[TOKEN] * 16, "[DONE]")), ["no usage of streams"]),  # two tokens in a chunk
         (stream(b"<html>hello</html>\n", "text/event-stream"), ["no completion", "<html>"]),
         (stream(sse("{broken")), ["no completion", "{broken"]),
         (stream(sse("[1, 2]")), ["no completion"]),
