@@ -38,15 +38,16 @@ def decode_sweep(record: Record) -> DecodeSweep:
     """Return the decode sweep of a record.
 
     KV usage is computed from the tokens of the batch, as planners do, and not the one that the engine reports: engines
-    count whole blocks.
+    count whole blocks. Batches larger than the cache, measured before its size was corrected, are left out.
 
     Raises:
         DataError: It has too few points.
     """
     kv_tokens = 1 if record.limits is None else record.limits.kv_tokens
     batches = [(task.context_tokens, point.timing) for task, point in record.decodes.items()]
+    batches = [(context, timing) for context, timing in batches if timing.requests * context <= kv_tokens]
     batches.sort(key=lambda one: (one[0], one[1].requests))
-    usages = [min(timing.requests * context / kv_tokens, 1.0) for context, timing in batches]
+    usages = [timing.requests * context / kv_tokens for context, timing in batches]
     rates = [timing.requests / timing.itl_ms * 1_000.0 / record.setup.gpus for _, timing in batches]
     itls = [timing.itl_ms for _, timing in batches]
     contexts = [float(context) for context, _ in batches]

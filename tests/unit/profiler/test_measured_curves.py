@@ -143,6 +143,21 @@ def test_another_size_of_the_cache_needs_no_new_measurement(tmp_path: Path) -> N
     assert Record(tmp_path, second.record.setup).limits == second.record.limits
 
 
+def test_a_smaller_cache_leaves_out_the_batches_that_exceed_it(tmp_path: Path) -> None:
+    async def scenario(url: str) -> ProfilerRun:
+        await profiled(url, tmp_path, batch_max=16)
+        return (await profiled(url, tmp_path, batch_max=16, kv_tokens=1_000))[0]
+
+    run = with_engine(scenario)
+    decode = decode_sweep(run.record)
+    assert decode.max_kv_tokens == 1_000
+    assert max(decode.kv_usage) > 0.9
+    assert len(decode.kv_usage) < len(run.record.decodes)
+    for usage, context, itl_ms in zip(decode.kv_usage, decode.context_tokens, decode.itl_ms, strict=True):
+        batch = usage * 1_000 / context
+        assert itl_ms == pytest.approx(TIMING.alpha + TIMING.beta * batch, rel=ITL_SHARE), (context, usage)
+
+
 def test_progress_has_rate_and_end(tmp_path: Path) -> None:
     seen: list[Any] = []
     with_engine(lambda url: profiled(url, tmp_path, on_progress=seen.append))
