@@ -83,7 +83,9 @@ class ProfilerRun:
         while True:
             tasks, required = plan(self.record.setup.grid, self._limits)
             missing = [task for task in tasks if not self.record.has(task)]
-            again = [task for task in self.record.outliers() if self.record.tries[task] < _TRIES_MAX]
+            # Tasks beyond the plan exceed limits found since; without a result their tries would not rise.
+            outliers = [task for task in self.record.outliers() if task in tasks]
+            again = [task for task in outliers if self.record.tries[task] < _TRIES_MAX]
             left = missing or again
             planned, now = len(tasks) + len(again), self.record.count - measured_before
             self._on_progress(RunProgress(planned - len(missing) - len(again), planned, clock() - began_s, now))

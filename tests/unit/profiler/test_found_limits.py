@@ -5,8 +5,13 @@ import json
 from pathlib import Path
 
 from aiohttp import web
+from msgspec.structs import replace
 
-from tests.support.profiling import METRICS, TOKEN, profiled, sse, stub
+from loadline.profiler.batch import BatchTiming
+from loadline.profiler.plan import DecodeTask
+from loadline.profiler.record import DecodePoint, Record, Setup
+from tests.support.openai_engines import KNOBS, MODEL, openai_engine
+from tests.support.profiling import GRID, METRICS, TOKEN, profiled, sse, stub
 from tests.support.virtual_time import run_virtual
 
 LARGE_CACHE = METRICS.replace("500", "5000")
@@ -41,5 +46,20 @@ def test_prompts_that_end_before_others_begin_bound_only_the_batches_of_their_co
         assert run.record.limits.batches_found == {4_072: 4}
         batches = [(task.context_tokens, task.requests) for task in run.record.decodes]
         assert [max(one for one in batches if one[0] == context) for context in (116, 4_072)] == [(116, 16), (4_072, 4)]
+
+    run_virtual(main())
+
+
+def test_a_disturbed_point_that_the_engine_no_longer_runs_is_not_repeated(tmp_path: Path) -> None:
+    async def main() -> None:
+        record = Record(tmp_path, Setup(MODEL, 1, GRID, 0.0))
+        for requests, itl_ms in ((5, 100.0), (16, 1.0)):
+            record.add(DecodePoint(DecodeTask(116, requests), BatchTiming(requests, itl_ms, None)))
+        async with asyncio.timeout(600), openai_engine(replace(KNOBS, max_batch_requests=4)) as url:
+            run, complete = await profiled(url, tmp_path, batch_max=16)
+        assert complete
+        assert run.record.limits is not None
+        assert run.record.limits.batches_found == {116: 4}
+        assert run.record.tries[DecodeTask(116, 5)] == 1
 
     run_virtual(main())
