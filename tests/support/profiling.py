@@ -50,8 +50,8 @@ async def profiled(
         prompts = await find_dialect(endpoint, card.id)
         limits = await find_limits(endpoint, card, None, kv_tokens, batch_max)
         record = Record(folder, Setup(card.id, gpus, grid, reuse))
-        run = ProfilerRun(endpoint, prompts, record, limits, on_progress)
-        return run, await run.run(seconds)
+        run = ProfilerRun(endpoint, prompts, record, limits)
+        return run, await run.run(on_progress, seconds)
 
 
 @asynccontextmanager

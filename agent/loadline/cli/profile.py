@@ -4,6 +4,8 @@ import argparse
 import re
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -105,21 +107,28 @@ async def _measure_all(engines: list[_Engine], options: argparse.Namespace) -> t
     """Measure one engine after the other; return their records, and whether none failed."""
     key = _key(options.api_key_file) if options.api_key_file else ""
     connector = aiohttp.TCPConnector(limit=0)
-    records: dict[str, Record] = {}
-    failed = False
+    runs: dict[str, ProfilerRun] = {}
+    complete = 0
     async with aiohttp.ClientSession(connector=connector, timeout=TIMEOUTS, read_bufsize=LINE_BYTES_MAX) as session:
-        for engine in engines:
-            endpoint = EngineEndpoint(session, engine.name, engine.url, key)
-            try:
-                with progress_display(f"measuring {engine.name}", "points") as on_progress:
-                    run = await _prepared(endpoint, engine, options, on_progress)
-                    records[engine.name] = run.record
-                    await _measure(run, engine.name, _QUICK_S if options.quick else None)
-            except EngineProblem as error:
-                failed = True
-                print(f"loadline: {output.printable(str(error))}", file=sys.stderr)
-                print("The same command continues with the next point.", file=sys.stderr)
-    return records, not failed
+        for engine in engines:  # a folder that cannot be used is named before any engine is measured
+            with _problem_printed():
+                endpoint = EngineEndpoint(session, engine.name, engine.url, key)
+                runs[engine.name] = await _prepared(endpoint, engine, options)
+        for name, run in runs.items():
+            with _problem_printed(), progress_display(f"measuring {name}", "points") as on_progress:
+                await _measure(run, name, _QUICK_S if options.quick else None, on_progress)
+                complete += 1
+    return {name: run.record for name, run in runs.items()}, complete == len(engines)
+
+
+@contextmanager
+def _problem_printed() -> Iterator[None]:
+    """Print the problem of one engine, so that the others are measured."""
+    try:
+        yield
+    except EngineProblem as error:
+        print(f"loadline: {output.printable(str(error))}", file=sys.stderr)
+        print("The same command continues with the next point.", file=sys.stderr)
 
 
 def _key(file: Path) -> str:
@@ -132,9 +141,7 @@ def _key(file: Path) -> str:
     return key.decode()
 
 
-async def _prepared(
-    endpoint: EngineEndpoint, engine: _Engine, options: argparse.Namespace, on_progress: OnProgress
-) -> ProfilerRun:
+async def _prepared(endpoint: EngineEndpoint, engine: _Engine, options: argparse.Namespace) -> ProfilerRun:
     card = await retried(lambda: endpoint.card(options.model))
     prompts = await retried(lambda: find_dialect(endpoint, card.id))
     limits = await find_limits(endpoint, card, options.max_context, options.kv_tokens, options.max_concurrency)
@@ -143,12 +150,12 @@ async def _prepared(
     if record.count:
         kept = f"{engine.name}: {plural(record.count, 'point')} of an earlier run count; remove {record.path}"
         print(output.printable(f"{kept} if they are of another engine."), file=sys.stderr)
-    return ProfilerRun(endpoint, prompts, record, limits, lambda now: on_progress(now.measured, now.planned))
+    return ProfilerRun(endpoint, prompts, record, limits)
 
 
-async def _measure(run: ProfilerRun, name: str, seconds: float | None) -> None:
+async def _measure(run: ProfilerRun, name: str, seconds: float | None, on_progress: OnProgress) -> None:
     began_s, cpu_s = time.monotonic(), time.process_time()
-    complete = await run.run(seconds)
+    complete = await run.run(lambda now: on_progress(now.measured, now.planned), seconds)
     busy = (time.process_time() - cpu_s) / max(time.monotonic() - began_s, 1.0)
     if not complete:
         print(f"{name}: two minutes are over; the sweeps have fewer points than planned.", file=sys.stderr)

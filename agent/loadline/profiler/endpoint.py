@@ -126,14 +126,8 @@ class EngineEndpoint:
         data = None if body is None else msgspec.json.encode(body)
         headers = self._headers | ({} if body is None else {"content-type": "application/json"})
         try:
-            # A redirect could pass the key to another host.
-            async with self._session.request(
-                method, self._url + path, data=data, headers=headers, allow_redirects=False
-            ) as response:
+            async with await self._answer(method, path, data, headers) as response:
                 yield response
-        except aiohttp.InvalidURL as error:
-            remedy = "Give one such as http://10.0.0.7:8000"
-            raise EngineProblem(f"{self.name}: {self._url} is not a URL. {remedy}.") from error
         except BodyTooLarge as error:
             raise EngineProblem(f"{self.name}: {path} answers {error}. Give the engine's base URL.") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -141,6 +135,18 @@ class EngineEndpoint:
             raise EngineUnavailable(
                 f"{self.name}: {self._url} does not answer: {said}. Is the engine ready?"
             ) from error
+
+    async def _answer(
+        self, method: str, path: str, data: bytes | None, headers: dict[str, str]
+    ) -> aiohttp.ClientResponse:
+        try:
+            # A redirect could pass the key to another host.
+            return await self._session.request(
+                method, self._url + path, data=data, headers=headers, allow_redirects=False
+            )
+        except ValueError as error:  # also that of a host that no name server can be asked for
+            remedy = "Give one such as http://10.0.0.7:8000"
+            raise EngineProblem(f"{self.name}: {self._url} is not a URL. {remedy}.") from error
 
     async def _check(self, response: aiohttp.ClientResponse) -> None:
         """Raise the error of an answer that is none of success."""

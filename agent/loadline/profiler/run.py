@@ -49,28 +49,23 @@ class ProfilerRun:
         prompts: Source of prompts.
         record: Measurements so far.
         limits: Limits of the engine; the record may have found lower ones.
-        on_progress: Called after each point.
     """
 
-    def __init__(
-        self,
-        endpoint: EngineEndpoint,
-        prompts: PromptSource,
-        record: Record,
-        limits: Limits,
-        on_progress: Callable[[RunProgress], None],
-    ) -> None:
+    def __init__(self, endpoint: EngineEndpoint, prompts: PromptSource, record: Record, limits: Limits) -> None:
         self.measurement = Measurement(endpoint, record.setup.model, prompts)
         self._endpoint = endpoint
         self.record = record
-        self._on_progress = on_progress
         self._limits = limits
         if (known := record.limits) is not None:
             context_max = min(limits.context_max, known.context_max)
             self._limits = replace(limits, context_max=context_max, batches_found=known.batches_found)
 
-    async def run(self, seconds: float | None = None) -> bool:
+    async def run(self, on_progress: Callable[[RunProgress], None], seconds: float | None = None) -> bool:
         """Measure what is missing, and again what was disturbed; return False if points are missing after ``seconds``.
+
+        Args:
+            on_progress: Called after each point.
+            seconds: Time after which only points without which there is no sweep are measured; None: no bound.
 
         Raises:
             EngineProblem: The engine cannot be measured further.
@@ -88,7 +83,7 @@ class ProfilerRun:
             again = [task for task in outliers if self.record.tries[task] < _TRIES_MAX]
             left = missing or again
             planned, now = len(tasks) + len(again), self.record.count - measured_before
-            self._on_progress(RunProgress(planned - len(missing) - len(again), planned, clock() - began_s, now))
+            on_progress(RunProgress(planned - len(missing) - len(again), planned, clock() - began_s, now))
             if not left:
                 return True
             if seconds is not None and clock() - began_s >= seconds and left[0] not in tasks[:required]:

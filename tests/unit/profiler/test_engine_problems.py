@@ -117,6 +117,12 @@ def test_an_engine_that_is_away_is_unavailable(tmp_path: Path) -> None:
     run_virtual(main())
 
 
+@pytest.mark.parametrize("host", ["gpu..host", "g" * 64])
+def test_a_host_that_has_no_address_is_no_url(host: str, tmp_path: Path) -> None:
+    with pytest.raises(EngineProblem, match="not a URL"):
+        asyncio.run(profiled(f"http://{host}:8000", tmp_path))
+
+
 class Flaky:
     """A stub that breaks off some of the streams of a run, after the first ones."""
 
