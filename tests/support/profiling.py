@@ -41,6 +41,7 @@ async def profiled(
     seconds: float | None = None,
     gpus: int = 1,
     batch_max: int = 256,
+    context_max: int | None = None,
     kv_tokens: int | None = None,
     on_progress: Callable[[RunProgress], None] = lambda _progress: None,
 ) -> tuple[ProfilerRun, bool]:
@@ -48,7 +49,7 @@ async def profiled(
     async with endpoint_of(url) as endpoint:
         card = await endpoint.card("")
         prompts = await find_dialect(endpoint, card.id)
-        limits = await find_limits(endpoint, card, None, kv_tokens, batch_max)
+        limits = await find_limits(endpoint, card, context_max, kv_tokens, batch_max)
         record = Record(folder, Setup(card.id, gpus, grid, reuse))
         run = ProfilerRun(endpoint, prompts, record, limits)
         return run, await run.run(on_progress, seconds)

@@ -28,7 +28,7 @@ FULL: Final = Grid(prompts=16, contexts=6, batches=6, osl_tokens=128, repeats=3)
 
 
 class Limits(Struct, frozen=True):
-    """Limits of an engine."""
+    """Limits of an engine: those that options give or it reports, and those found, which hold for later runs too."""
 
     context_max: int
     """Tokens of a prompt and its output."""
@@ -36,8 +36,15 @@ class Limits(Struct, frozen=True):
     block_tokens: int
     batch_max: int
     """Requests of the largest batch."""
+    context_found: int | None = None
+    """Tokens at most, by a refusal of the engine."""
     batches_found: dict[int, int] = {}
     """Requests that ran at a time where fewer did, by the context; longer contexts run no more."""
+
+    @property
+    def context_tokens(self) -> int:
+        """Longest prompt with its output."""
+        return min(self.context_max, self.context_found or self.context_max)
 
 
 class PrefillTask(Struct, frozen=True):
@@ -58,7 +65,7 @@ Task = PrefillTask | DecodeTask
 
 def plan(grid: Grid, limits: Limits) -> tuple[list[Task], int]:
     """Return the tasks in the order of measurement, and the number of those without which there is no sweep."""
-    context_max = min(limits.context_max, int(limits.kv_tokens * _KV_FILL)) - _MARGIN_TOKENS
+    context_max = min(limits.context_tokens, int(limits.kv_tokens * _KV_FILL)) - _MARGIN_TOKENS
     isl = _spread(min(_ISL_MIN, max(context_max // 4, 1)), context_max, grid.prompts)
     prefills = [PrefillTask(tokens) for tokens in _ends_first(isl)]
     half = grid.osl_tokens // 2

@@ -26,7 +26,7 @@ class Setup(Struct, frozen=True, tag="setup", tag_field="kind"):
 
 
 class LimitsFound(Struct, frozen=True, tag="limits", tag_field="kind"):
-    """Limits of the engine; the last ones of a file count."""
+    """Limits of the engine, given and found; the last ones of a file count."""
 
     limits: Limits
 

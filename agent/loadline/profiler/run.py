@@ -57,8 +57,7 @@ class ProfilerRun:
         self.record = record
         self._limits = limits
         if (known := record.limits) is not None:
-            context_max = min(limits.context_max, known.context_max)
-            self._limits = replace(limits, context_max=context_max, batches_found=known.batches_found)
+            self._limits = replace(limits, context_found=known.context_found, batches_found=known.batches_found)
 
     async def run(self, on_progress: Callable[[RunProgress], None], seconds: float | None = None) -> bool:
         """Measure what is missing, and again what was disturbed; return False if points are missing after ``seconds``.
@@ -91,7 +90,7 @@ class ProfilerRun:
             await self._measure(left[0])
 
     def _check_room(self) -> None:
-        room, osl = min(self._limits.context_max, self._limits.kv_tokens), self.record.setup.grid.osl_tokens
+        room, osl = min(self._limits.context_tokens, self._limits.kv_tokens), self.record.setup.grid.osl_tokens
         if room < osl * _OUTPUTS_MIN:
             problem = f"a context of {room} tokens is too short for outputs of {osl}"
             raise EngineProblem(
@@ -110,9 +109,9 @@ class ProfilerRun:
                 await self._measure_batch(task)
         except ContextTooLong as error:
             # A batch holds its output besides; a limit that excludes nothing would be tried for ever.
-            if error.context_max is None or error.context_max >= self._limits.context_max:
+            if error.context_max is None or error.context_max >= self._limits.context_tokens:
                 raise
-            self._limit(replace(self._limits, context_max=error.context_max))
+            self._limit(replace(self._limits, context_found=error.context_max))
 
     async def _measure_batch(self, task: DecodeTask) -> None:
         found = await self._batch(task)
@@ -129,7 +128,7 @@ class ProfilerRun:
     async def _batch(self, task: DecodeTask) -> BatchTiming | int:
         grid, limits = self.record.setup.grid, self._limits
         osl, block = grid.osl_tokens, limits.block_tokens
-        held_max = min(limits.context_max, limits.kv_tokens // task.requests // block * block)
+        held_max = min(limits.context_tokens, limits.kv_tokens // task.requests // block * block)
         osl_max = held_max - (task.context_tokens - osl // 2)
         return await retried(lambda: self.measurement.decode(task, osl, osl_max, grid.repeats))
 

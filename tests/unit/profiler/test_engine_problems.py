@@ -186,7 +186,7 @@ def test_a_context_that_is_shorter_than_thought_bounds_the_sweeps(tmp_path: Path
             run, complete = await profiled(url, tmp_path, batch_max=2)
         assert complete
         assert run.record.limits is not None
-        assert run.record.limits.context_max == 1_000
+        assert run.record.limits.context_found == 1_000
         assert max(task.isl_tokens for task in run.record.prefills) == pytest.approx(1_000, abs=20)
 
     run_virtual(main())

@@ -8,7 +8,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from loadline.profiler.batch import BatchTiming
-from loadline.profiler.plan import DecodeTask
+from loadline.profiler.plan import DecodeTask, PrefillTask
 from loadline.profiler.record import DecodePoint, Record, Setup
 from tests.support.openai_engines import KNOBS, MODEL, openai_engine
 from tests.support.profiling import GRID, METRICS, TOKEN, profiled, sse, stub
@@ -61,5 +61,22 @@ def test_a_disturbed_point_that_the_engine_no_longer_runs_is_not_repeated(tmp_pa
         assert run.record.limits is not None
         assert run.record.limits.batches_found == {116: 4}
         assert run.record.tries[DecodeTask(116, 5)] == 1
+
+    run_virtual(main())
+
+
+def test_larger_limits_add_points_and_found_ones_stay(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with openai_engine(context_max=600) as url:
+            small, _ = await profiled(url, tmp_path, batch_max=4, context_max=400)
+            assert max(task.requests for task in small.record.decodes) == 4
+            large, complete = await profiled(url, tmp_path, batch_max=64, context_max=800)
+            assert complete
+            assert PrefillTask(592) in large.record.prefills
+            assert max(task.requests for task in large.record.decodes) == KNOBS.max_batch_requests
+            same, _ = await profiled(url, tmp_path, batch_max=128, context_max=1_600)
+        assert same.record.tries == large.record.tries
+        assert large.record.limits is not None
+        assert same.record.limits == replace(large.record.limits, batch_max=128, context_max=1_600)
 
     run_virtual(main())
