@@ -22,7 +22,7 @@ LINE_BYTES_MAX: Final = 2**20
 _PAGE_BYTES_MAX: Final = 4 * 2**20
 _SHOWN_MAX: Final = 200
 _CONTEXT: Final = re.compile(
-    r"(?:context|model)\D{0,40}length\D{0,20}(\d{1,9})|maximum of (\d{1,9}) tokens", re.IGNORECASE
+    r"(?:(?:context|model)\D{0,40}length\D{0,20}|maximum of (?=[\d,]+ tokens))(\d[\d,]{0,11})", re.IGNORECASE
 )
 _REFUSED: Final = (400, 405, 413, 422, 501)
 
@@ -160,7 +160,7 @@ class EngineEndpoint:
         if status in (401, 403):
             raise EngineProblem(f"{self.name}: refuses the key: {said}. Give --api-key-file.")
         if status in _REFUSED and (found := _CONTEXT.search(text)):
-            context_max = int(found[1] or found[2])
+            context_max = int(found[1].replace(",", ""))
             raise ContextTooLong(f"{self.name}: a prompt is too long: {said}. Give --max-context.", context_max)
         if status in _REFUSED and "too long" in text:
             raise ContextTooLong(f"{self.name}: a prompt is too long: {said}. Give --max-context.", None)

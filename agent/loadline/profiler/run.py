@@ -134,6 +134,7 @@ class ProfilerRun:
 
     def _limit(self, limits: Limits) -> None:
         self._limits = limits
+        self._check_room()
         self.record.add(LimitsFound(limits))
 
 

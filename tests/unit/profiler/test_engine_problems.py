@@ -174,20 +174,43 @@ def test_what_was_measured_is_kept_when_the_engine_dies(tmp_path: Path) -> None:
     run_virtual(main())
 
 
-def test_a_context_that_is_shorter_than_thought_bounds_the_sweeps(tmp_path: Path) -> None:
-    async def main() -> None:
-        async def limited(request: web.Request) -> web.StreamResponse:
-            body = json.loads(await request.read())
-            if len(body["prompt"]) + body["max_tokens"] > 1_000:
-                return await error(400, "This model's maximum context length is 1000 tokens. However, ...")(request)
-            return await stream(sse(*[TOKEN] * body["max_tokens"], "[DONE]"))(request)
+def refusing(message: str) -> Handler:
+    """Answer requests of over 1,000 tokens with an error."""
 
-        async with stub(limited) as url:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        body = json.loads(await request.read())
+        if len(body["prompt"]) + body["max_tokens"] > 1_000:
+            return await error(400, message)(request)
+        return await stream(sse(*[TOKEN] * body["max_tokens"], "[DONE]"))(request)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "This model's maximum context length is 1000 tokens. However, ...",
+        "This model's maximum context length is 1,000 tokens. However, ...",
+    ],
+)
+def test_a_context_that_is_shorter_than_thought_bounds_the_sweeps(message: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with stub(refusing(message)) as url:
             run, complete = await profiled(url, tmp_path, batch_max=2)
         assert complete
         assert run.record.limits is not None
         assert run.record.limits.context_found == 1_000
         assert max(task.isl_tokens for task in run.record.prefills) == pytest.approx(1_000, abs=20)
+
+    run_virtual(main())
+
+
+def test_a_context_that_turns_out_too_short_for_the_outputs_is_not_measured(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with stub(refusing("This model's maximum context length is 40 tokens.")) as url:
+            with pytest.raises(EngineProblem, match="a context of 40 tokens is too short for outputs of 32"):
+                await profiled(url, tmp_path)
+        assert '"context_found":40' not in (tmp_path / "measurements.jsonl").read_text()
 
     run_virtual(main())
 
