@@ -1,6 +1,7 @@
 """Times of the tokens of one streamed answer."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ from loadline.profiler.problems import EngineProblem, EngineUnavailable
 _SHOWN_MAX: Final = 80
 _OTHER_FIELDS: Final = (b":", b"event:", b"id:", b"retry:")
 """Beginnings of lines that server-sent events may have besides data."""
+_END_S: Final = 0.1
+"""Wait for the end of an answer after its last event, so that the next request need not connect again."""
 
 
 class StreamTiming(Struct, frozen=True):
@@ -87,13 +90,17 @@ async def read_stream(
     async for data in _data(response, name):
         if data == b"[DONE]":
             done = True
-            continue
+            break
         chunk = _chunk(name, data)
         if chunk.choices and chunk.choices[0].has_token:
             chunks_s.append(clock())
             if len(chunks_s) == 1:
                 on_first()
         usage = chunk.usage or usage
+    with contextlib.suppress(TimeoutError):  # some engines keep the answer open
+        async with asyncio.timeout(_END_S):
+            while await response.content.readany():
+                pass
     if not done:
         raise EngineUnavailable(f"{name}: a stream broke off after {len(chunks_s)} chunks. See the engine's log.")
     if not chunks_s:

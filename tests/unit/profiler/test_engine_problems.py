@@ -123,6 +123,43 @@ def test_a_host_that_has_no_address_is_no_url(host: str, tmp_path: Path) -> None
         asyncio.run(profiled(f"http://{host}:8000", tmp_path))
 
 
+class SlowEnd:
+    """A stub whose answers end some time after their last event."""
+
+    def __init__(self, wait_s: float) -> None:
+        self.peers: set[object] = set()
+        self._wait_s = wait_s
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        self.peers.add(request.transport.get_extra_info("peername"))
+        body = json.loads(await request.read())
+        response = await stream(sse(*[TOKEN] * body["max_tokens"], "[DONE]"))(request)
+        await asyncio.sleep(self._wait_s)
+        return response
+
+
+def test_an_answer_that_stays_open_after_its_last_event_is_not_awaited(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with stub(SlowEnd(wait_s=60.0).answer) as url:
+            began_ms = virtual_ms()
+            _, complete = await profiled(url, tmp_path, batch_max=2)
+            assert complete
+            assert virtual_ms() - began_ms < 30_000
+
+    run_virtual(main())
+
+
+def test_an_answer_that_ends_soon_after_its_last_event_keeps_its_connection(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = SlowEnd(wait_s=0.01)
+        async with stub(engine.answer) as url:
+            run, _ = await profiled(url, tmp_path, batch_max=1)
+        assert len(engine.peers) < run.record.count  # one connection a request would delay each first token
+
+    run_virtual(main())
+
+
 class Flaky:
     """A stub that breaks off some of the streams of a run, after the first ones."""
 
