@@ -22,8 +22,14 @@ LINE_BYTES_MAX: Final = 2**20
 _PAGE_BYTES_MAX: Final = 4 * 2**20
 _SHOWN_MAX: Final = 200
 _CONTEXT: Final = re.compile(
-    r"(?:(?:context|model)\D{0,40}length\D{0,20}|maximum of (?=[\d,]+ tokens))(\d[\d,]{0,11})", re.IGNORECASE
+    r"(?:(?:context|model)\D{0,40}length\D{0,20}|maximum of (?=[\d,]+ tokens)"  # vLLM, SGLang
+    r"|max_num_tokens \("  # TensorRT-LLM
+    r"|context size \("  # llama.cpp
+    r"|tokens \+ `?max_new_tokens`? must be <= |inputs`? must have less than (?=[\d,]+ tokens)"  # TGI
+    r")(\d[\d,]{0,11})",
+    re.IGNORECASE,
 )
+"""A limit of the context in the refusal of an engine."""
 _REFUSED: Final = (400, 405, 413, 422, 501)
 
 
@@ -58,6 +64,7 @@ class EngineEndpoint:
     def __init__(self, session: aiohttp.ClientSession, name: str, url: str, api_key: str = "") -> None:
         self.name = name
         self.dialect = Dialect()
+        self._answered = False
         self._session = session
         self._url = url.rstrip("/").removesuffix("/v1")
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
@@ -106,11 +113,13 @@ class EngineEndpoint:
         try:
             async with self._request("POST", path, body) as response:
                 await self._check(response)
-                return await read_stream(response, self.name, sent_s, on_first)
+                timing = await read_stream(response, self.name, sent_s, on_first)
         except (ValueError, LineTooLong) as error:  # by version of aiohttp
             raise EngineProblem(
                 f"{self.name}: a line of a stream is over {2 * LINE_BYTES_MAX} bytes. See the engine's log."
             ) from error
+        self._answered = True
+        return timing
 
     async def metrics(self) -> bytes | None:
         """Return the page of metrics; None: there is none."""
@@ -167,7 +176,9 @@ class EngineEndpoint:
         if status == 404 and "model" in text and "exist" in text:  # noqa: PLR2004 - HTTP
             raise EngineProblem(f"{self.name}: does not serve this model: {said}. Give --model another one.")
         if status in _REFUSED or status == 404:  # noqa: PLR2004 - HTTP
-            raise RequestRefused(f"{self.name}: refuses a request: {said}. Give the URL of an OpenAI-compatible API.")
+            shorter, api = "Give --max-context, if a prompt is too long", "Give the URL of an OpenAI-compatible API"
+            remedy = shorter if self._answered else api
+            raise RequestRefused(f"{self.name}: refuses a request: {said}. {remedy}.")
         raise EngineUnavailable(f"{self.name}: answers {said}. See the engine's log.")
 
 

@@ -228,6 +228,10 @@ def refusing(message: str) -> Handler:
     [
         "This model's maximum context length is 1000 tokens. However, ...",
         "This model's maximum context length is 1,000 tokens. However, ...",
+        "The sum of prompt length (4088.0), query length (0) should not exceed max_num_tokens (1000)",
+        "request (4089 tokens) exceeds the available context size (1000 tokens), try increasing it",
+        "`inputs` tokens + `max_new_tokens` must be <= 1000. Given: 4088 `inputs` tokens and 1 `max_new_tokens`",
+        "`inputs` must have less than 1000 tokens. Given: 4088",
     ],
 )
 def test_a_context_that_is_shorter_than_thought_bounds_the_sweeps(message: str, tmp_path: Path) -> None:
@@ -238,6 +242,15 @@ def test_a_context_that_is_shorter_than_thought_bounds_the_sweeps(message: str, 
         assert run.record.limits is not None
         assert run.record.limits.context_found == 1_000
         assert max(task.isl_tokens for task in run.record.prefills) == pytest.approx(1_000, abs=20)
+
+    run_virtual(main())
+
+
+def test_a_refusal_after_shorter_prompts_asks_for_the_longest(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with stub(refusing("no room")) as url:
+            with pytest.raises(EngineProblem, match=r"no room\. Give --max-context"):
+                await profiled(url, tmp_path)
 
     run_virtual(main())
 
