@@ -83,6 +83,8 @@ def _engines(options: argparse.Namespace) -> list[_Engine]:
         raise ConfigError("--gpus", counts, "Give one for each --url.")
     found = []
     for place, (text, count) in enumerate(zip(options.url, gpus, strict=True), 1):
+        if "@" in text:
+            raise ConfigError("--url", "contains a login", "Use --api-key-file, since URLs are printed.")
         name, mark, url = text.partition("=") if "=" in text.split("://")[0] else (f"engine-{place}", "=", text)
         if not mark or not url.startswith(("http://", "https://")) or not _NAME.fullmatch(name):
             raise ConfigError("--url", f"{text!r} is not a name and a URL", "Write tp2=http://10.0.0.7:8000.")
@@ -136,6 +138,8 @@ def _key(file: Path) -> str:
         key = file.read_bytes()[:_KEY_BYTES_MAX].strip()
     except OSError as error:
         raise DataError(f"{file}: cannot be read: {os_error_text(error)}. Name the file.") from error
+    if not key:
+        raise DataError(f"{file}: is empty. Write the key into it, or leave --api-key-file out.")
     if not key.isascii() or not key.decode().isprintable():
         raise DataError(f"{file}: is no key: it has other characters than printable ASCII. Name another file.")
     return key.decode()

@@ -110,3 +110,18 @@ def test_another_setup_needs_another_folder(tmp_path: Path) -> None:
 def test_a_wrong_option_is_named(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", *options]) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", ["http://user:secret@x", "a/b=http://user:secret@x"])
+def test_a_login_in_a_url_is_refused_and_not_printed(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "--url", url]) == 2
+    said = capsys.readouterr().err
+    assert "contains a login" in said
+    assert "secret" not in said
+
+
+def test_an_empty_key_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "key"
+    file.write_text("\n")
+    assert main(["profile", "--url", "http://x", "--api-key-file", str(file)]) == 2
+    assert f"{file}: is empty" in capsys.readouterr().err
