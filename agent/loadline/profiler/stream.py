@@ -97,7 +97,7 @@ async def read_stream(
             if len(chunks_s) == 1:
                 on_first()
         usage = chunk.usage or usage
-    with contextlib.suppress(TimeoutError):  # some engines keep the answer open
+    with contextlib.suppress(TimeoutError, aiohttp.ClientError):  # some engines keep the answer open, or cut it off
         async with asyncio.timeout(_END_S):
             while await response.content.readany():
                 pass

@@ -126,9 +126,10 @@ def test_a_host_that_has_no_address_is_no_url(host: str, tmp_path: Path) -> None
 class SlowEnd:
     """A stub whose answers end some time after their last event."""
 
-    def __init__(self, wait_s: float) -> None:
+    def __init__(self, wait_s: float, *, breaks: bool = False) -> None:
         self.peers: set[object] = set()
         self._wait_s = wait_s
+        self._breaks = breaks
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         assert request.transport is not None
@@ -136,6 +137,8 @@ class SlowEnd:
         body = json.loads(await request.read())
         response = await stream(sse(*[TOKEN] * body["max_tokens"], "[DONE]"))(request)
         await asyncio.sleep(self._wait_s)
+        if self._breaks:
+            request.transport.abort()
         return response
 
 
@@ -146,6 +149,15 @@ def test_an_answer_that_stays_open_after_its_last_event_is_not_awaited(tmp_path:
             _, complete = await profiled(url, tmp_path, batch_max=2)
             assert complete
             assert virtual_ms() - began_ms < 30_000
+
+    run_virtual(main())
+
+
+def test_an_answer_that_breaks_off_after_its_last_event_is_whole(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with stub(SlowEnd(wait_s=0.01, breaks=True).answer) as url:
+            _, complete = await profiled(url, tmp_path, batch_max=1)
+            assert complete
 
     run_virtual(main())
 
