@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from loadline.cli.main import parser
+from loadline.config import load
 from loadline.scalers.local.config import read
 from loadline.toml.connection import load_connection
 
@@ -72,3 +73,19 @@ def test_scaler_and_sidecars_read_passwords_that_their_user_owns() -> None:
     files = {knobs.nats.password_file, sidecars.nats.password_file, sidecars.etcd.password_file}
     assert files == {f"/etc/loadline/{name}" for name in installed.split()}
     assert {values(unit, "User")[0] for unit in UNITS[:2]} == {"loadline"}
+
+
+def test_the_examples_name_the_same_pool_and_servers() -> None:
+    agent, scaler = load(SYSTEMD / "loadline.toml"), read(SYSTEMD / "local.toml")
+    sidecars = load_connection(SYSTEMD / "sidecar.toml")
+    assert [
+        (model.name, pool.name, pool.role, pool.gpus_per_worker) for model in agent.models for pool in model.pools
+    ] == [(model.name, pool.name, pool.role, pool.gpus) for model in scaler.models for pool in model.pools]
+    assert agent.nats.servers == scaler.nats.servers == sidecars.nats.servers
+    assert agent.etcd.endpoints == sidecars.etcd.endpoints
+    assert (agent.agent.root, agent.agent.namespace) == (sidecars.agent.root, sidecars.agent.namespace)
+    [model] = agent.models
+    [pool] = model.pools
+    assert scaler.nats.user == f"scaler-{model.name}"
+    assert sidecars.nats.user == f"worker-{model.name}-{pool.name}"
+    assert sidecars.etcd.user == f"loadline-worker-{model.name}"
