@@ -182,3 +182,14 @@ def test_no_manifest_overrides_the_entry_point_of_the_image() -> None:
         for document in yaml.safe_load_all(path.read_text("utf-8")):
             template = (document or {}).get("spec", {}).get("template", {})
             assert not [one for one in template.get("spec", {}).get("containers", []) if "command" in one], path
+
+
+def test_notes_and_guide_name_the_address_that_the_keda_scaler_serves() -> None:
+    service = named("keda", "Service", "loadline-scaler")
+    [port] = service["spec"]["ports"]
+    notes = (CHART / "templates" / "NOTES.txt").read_text("utf-8")
+    guide = (ROOT / "docs" / "how-to" / "use-hpa-or-keda.md").read_text("utf-8")
+    texts = ((notes, "{{ .Release.Name }}", "{{ .Release.Namespace }}"), (guide, "<release>", "<namespace>"))
+    for text, release, namespace in texts:
+        name = service["metadata"]["name"].replace("loadline", release, 1)
+        assert f"{name}.{namespace}.svc:{port['port']}" in text
