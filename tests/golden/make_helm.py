@@ -23,10 +23,10 @@ host = "0.0.0.0"
 
 [nats]
 servers = ["tls://nats.nats.svc:4222"]
-user = "scaler-llama"
+user = "observed-llama"
 password_file = "/etc/loadline/secrets/scaler-password"
 ca_file = "/etc/loadline/secrets/ca.crt"
-inbox_prefix = "_INBOX_scaler-llama"
+inbox_prefix = "_INBOX_observed-llama"
 """
 _SOURCE: Final = """[nats]
 servers = ["tls://nats.nats.svc:4222"]

@@ -73,7 +73,7 @@ class Fleet:
         self.config = directory / "agent.toml"
         self.config.write_text(self.text())
         self.scaler = directory / "scaler.toml"
-        self.scaler.write_text(CONFIG.format(nats=nats_login(nats, "scaler-llama", directory), etcd=self.etcd_login))
+        self.scaler.write_text(CONFIG.format(nats=nats_login(nats, "observed-llama", directory), etcd=self.etcd_login))
 
     def text(self) -> str:
         return CONFIG.format(nats=self.nats_login, etcd=self.etcd_login)
@@ -145,6 +145,7 @@ def test_a_deployment_as_documented_has_no_failure(fleet: Fleet) -> None:
     assert "agent-1 leads" in only(found, "leader").text
     assert only(found, "clock of etcd").verdict == only(found, "clocks of agents").verdict == "ok"
     assert '"refused"' not in (fleet.directory / "agent.log").read_text("utf-8"), "no probe reaches an agent"
+    assert "permissions violation" not in (fleet.directory / "scaler.log").read_text("utf-8").lower()
 
 
 def test_a_missing_inbox_prefix_is_found_and_fails(fleet: Fleet, tmp_path: Path) -> None:

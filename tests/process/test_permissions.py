@@ -33,6 +33,7 @@ SUBJECTS = Subjects("loadline")
 WORKER_KINDS = ("load", "drain", "drained", "migrate", "migration")
 METHODS = ("status", "explain", "decisions", "pause", "resume", "drain", "announce")
 MIGRATION_METHODS = ("status", "explain", "pause", "resume")
+INBOXES = ("agent", "scaler-llama", "observed-llama", "operator", "viewer", "worker-llama-aggregated")
 # One subject of each kind, with own and other names.
 UNIVERSE = (
     *(
@@ -53,7 +54,7 @@ UNIVERSE = (
     SUBJECTS.status("agent-1"),
     *map(SUBJECTS.api, METHODS),
     *(SUBJECTS.api(method, "migration") for method in MIGRATION_METHODS),
-    *(f"_INBOX_{role}.x" for role in ("agent", "scaler-llama", "operator", "viewer", "worker-llama-aggregated")),
+    *(f"_INBOX_{role}.x" for role in INBOXES),
     *("somewhere.else", "$SYS.REQ.SERVER.PING", "$JS.API.INFO", "_INBOX.other", "$SRV.PING"),
 )
 # Role -> patterns that it may publish; all other subjects of the universe are denied.
@@ -77,6 +78,7 @@ MAY_PUBLISH: dict[str, tuple[str, ...]] = {
     ),
     "gateway-llama": ("loadline.v1.traffic.llama.*", "loadline.v1.streams.llama.report.*"),
     "scaler-llama": ("loadline.v1.applied.llama", "loadline.v1.api.announce"),
+    "observed-llama": ("loadline.v1.applied.llama", "loadline.v1.api.announce"),
     "operator": ("loadline.v1.api.*", "$SRV.>"),
     "viewer": tuple(
         f"loadline.v1.api.{method}"
@@ -106,6 +108,10 @@ MAY_SUBSCRIBE: dict[str, tuple[str, ...]] = {
     "scaler-llama": (
         *("loadline.v1.decision.llama", "loadline.v1.drained.llama.>", "loadline.v1.drained.*"),
         "_INBOX_scaler-llama.>",
+    ),
+    "observed-llama": (
+        *("loadline.v1.decision.llama", "loadline.v1.drained.llama.>", "loadline.v1.drained.*"),
+        *("loadline.v1.status.>", "_INBOX_observed-llama.>"),
     ),
     "operator": ("loadline.v1.>", "_INBOX_operator.>"),
     "viewer": ("loadline.v1.decision.*", "loadline.v1.status.*", "_INBOX_viewer.>"),

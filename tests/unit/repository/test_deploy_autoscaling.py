@@ -1,6 +1,7 @@
 """Files of deploy/kubernetes/autoscaling: valid for Kubernetes and KEDA, and true to the agent's configuration."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from loadline.config import parse
 from loadline.config.autoscalers import read_autoscalers, tolerance_warnings
 from loadline.config.knobs import Config
 from loadline.scalers.keda_config import read
+from loadline.wire.subjects import Subjects
 from tests.unit.repository.test_deploy import kubernetes_config, manifests
 from tests.unit.repository.test_deploy_metrics import AUTOSCALING, DEPLOY, exported_metrics
 
@@ -198,6 +200,20 @@ def test_the_observed_scaler_uses_the_agents_file_and_its_own_login() -> None:
     mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
     assert parser().parse_args(container["args"]).config == Path(mounts[0]) / "loadline.toml"
     assert config.nats.password_file.startswith(f"{mounts[1]}/")
+
+
+def test_scalers_that_read_the_status_log_in_as_a_user_who_may() -> None:
+    user = observed_config().nats.user
+    users = (DEPLOY / "nats" / "loadline.conf").read_text("utf-8")
+    [readable] = re.findall(rf'user: "{user}".*?subscribe: \[(.*?)\]', users, re.DOTALL)
+    assert f'"{Subjects("loadline").all_of("status")}"' in readable
+    chart = yaml.safe_load((DEPLOY / "helm" / "loadline" / "values.yaml").read_text("utf-8"))["scaler"]
+    assert (chart["natsUser"], chart["natsInboxPrefix"]) == (user, f"_INBOX_{user}")
+    guides = DEPLOY.parent / "docs" / "how-to"
+    assert f'`user = "{user}"` and `inbox_prefix = "_INBOX_{user}"`' in (guides / "deploy-with-systemd.md").read_text(
+        "utf-8"
+    )
+    assert f"`{user}`" in (guides / "use-hpa-or-keda.md").read_text("utf-8")
 
 
 def test_every_deployment_file_is_tested() -> None:
