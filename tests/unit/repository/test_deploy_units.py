@@ -55,6 +55,17 @@ def test_a_unit_is_always_restarted(unit: Path) -> None:
     assert values(unit, "StartLimitIntervalSec") == ["0"]
 
 
+@pytest.mark.parametrize("unit", sorted(SYSTEMD.glob("*.service")), ids=lambda unit: unit.name)
+def test_the_guide_installs_each_unit_with_its_passwords_and_starts_it(unit: Path) -> None:
+    lines = GUIDE.splitlines()
+    [installed] = [line for line in lines if line.strip().startswith("# install -m 0644") and f"/{unit.name} " in line]
+    assert installed.split()[-1] == "/etc/systemd/system/"
+    passwords = {Path(value.partition(":")[2]) for value in values(unit, "LoadCredential")}
+    copied = [line.split() for line in lines if "# install -m 0400" in line]
+    assert passwords <= {Path(words[-1]) / name for words in copied for name in words[4:-1]}
+    assert re.search(rf"# systemctl enable --now (--no-block )?{unit.stem}", GUIDE)
+
+
 def test_engines_outlive_the_service_of_the_scaler() -> None:
     knobs = read(SYSTEMD / "local.toml")
     assert values(SCALER, "KillMode") == ["process"]
