@@ -18,6 +18,7 @@ from loadline.cli.run import run
 from loadline.config import Config, load, parse, validate
 from loadline.config.knobs import HttpKnobs
 from loadline.runtime.loop import SHUTDOWN_TIMEOUT_S
+from loadline.scalers.kubernetes.config import read
 
 ROOT = Path(__file__).parents[3]
 UNIT = ROOT / "deploy" / "systemd" / "loadline.service"
@@ -194,6 +195,15 @@ def test_the_config_map_is_a_configuration() -> None:
     warnings = validate(kubernetes_config())
     assert len(warnings) == 1
     assert warnings[0].startswith("http.host:")  # on purpose: the network policy is the filter
+
+
+def test_the_scaler_scales_the_agents_pools_with_their_gpus(tmp_path: Path) -> None:
+    document = yaml.safe_load((KUBERNETES / "scaler" / "configmap.yaml").read_text("utf-8"))
+    path = tmp_path / "scaler.toml"
+    path.write_text(document["data"]["scaler.toml"], "utf-8")
+    scaled, planned = read(path).models, kubernetes_config().models
+    pools = [[(model.name, pool.name, pool.gpus_per_worker) for pool in model.pools] for model in scaled]
+    assert pools == [[(model.name, pool.name, pool.gpus_per_worker) for pool in model.pools] for model in planned]
 
 
 def test_all_selectors_match_the_pods() -> None:
