@@ -53,6 +53,29 @@ def answering(config: Path) -> Iterator[tuple["subprocess.Popen[bytes]", IO[byte
         yield process, process.stdin, process.stdout, process.stderr
 
 
+def test_the_step_in_the_document_gets_the_shown_answer(tmp_path: Path) -> None:
+    [configuration] = re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)
+    step, answer = re.findall(r"```json\n(.*?)```", DOCUMENT, re.DOTALL)[:2]
+    path = tmp_path / "loadline.toml"
+    path.write_text(configuration, "utf-8")
+    done = run(path, json.dumps(json.loads(step)).encode() + b"\n")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == json.loads(answer)
+
+
+def test_the_program_in_the_document_reports_drains_with_model_and_pool() -> None:
+    assert 'f"drained.llama.engine.{name}"' in PROGRAM
+
+
+def test_an_invalid_configuration_ends_with_exit_code_2_and_no_answer(tmp_path: Path) -> None:
+    path = tmp_path / "loadline.toml"
+    path.write_text("x = 1\n", "utf-8")
+    done = run(path, b'{"now_ms": 0}\n')
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"x: is not a known key" in done.stderr
+    assert "An invalid configuration ends with exit code 2 too, without an answer" in DOCUMENT
+
+
 def test_the_program_in_the_document_prints_the_shown_output(tmp_path: Path) -> None:
     [configuration] = re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)
     [shown] = re.findall(r"\$ python cosim.py\n(.*?)```", DOCUMENT, re.DOTALL)
