@@ -1,5 +1,6 @@
 """Queries of Prometheus, Grafana and HPA use metrics and labels that an agent exports."""
 
+import inspect
 import json
 import re
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadline.adapters.metrics import Metrics
+from loadline.app import Agent
 from loadline.core.vocabulary.conditions import Condition
 from loadline.core.vocabulary.status import AgentStatus, Estimates, ForecastStatus, PoolEstimate, SupplyStatus
 from tests.unit.adapters.test_metrics import status_with
@@ -21,13 +23,17 @@ DEPLOY = Path(__file__).parents[3] / "deploy"
 AUTOSCALING = DEPLOY / "kubernetes" / "autoscaling"
 OF_PROMETHEUS = {"instance", "job", "le", "namespace"}
 """Labels that Prometheus adds."""
-COUNTERS = ("journal_lost", "requests_dropped", "replies_dropped", "tensorboard_lost")
-"""Counters of the runtime that the documentation lists."""
+RUNTIME_COUNTERS = re.findall(r'"(\w+)":', inspect.getsource(Agent._counters))
+CORE_COUNTERS = [
+    name
+    for path in sorted((DEPLOY.parent / "agent" / "loadline" / "core").rglob("*.py"))
+    for name in re.findall(r'state\.count\("(\w+)"\)', path.read_text("utf-8"))
+]
 
 
 def full_status() -> AgentStatus:
     """Return a status that gives every metric of the agent a sample."""
-    whole = status_with({"alarm_x": 1}, {"invalid": 1})
+    whole = status_with({"alarm_x": 1, **dict.fromkeys(CORE_COUNTERS, 1)}, {"invalid": 1})
     [model] = whole.models
     conditions = (Condition("MetricsAvailable", status=True, reason="MetricsFound", message="", since_ms=0),)
     pools = tuple(
@@ -51,7 +57,7 @@ def full_status() -> AgentStatus:
 
 def exported_metrics() -> dict[str, set[str]]:
     """Return every metric of an agent, with its labels."""
-    text = b"".join(Metrics(lambda: dict.fromkeys(COUNTERS, 1), "1").render(full_status())).decode()
+    text = b"".join(Metrics(lambda: dict.fromkeys(RUNTIME_COUNTERS, 1), "1").render(full_status())).decode()
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
