@@ -146,6 +146,12 @@ def test_containers_start_the_agent_with_the_configuration_that_is_mounted() -> 
     assert f"http://127.0.0.1:{HttpKnobs().port}/healthz" in json.loads(probe)[-1]
 
 
+def test_the_guide_disables_the_health_check_of_the_agent_for_other_commands() -> None:
+    guide = (ROOT / "docs" / "how-to" / "deploy-on-kubernetes.md").read_text("utf-8")
+    [said] = re.findall(r"health check asks the agent's port (\d+): give\n`--no-healthcheck`", guide)
+    assert f":{said}/healthz" in dict(dockerfile())["HEALTHCHECK"]
+
+
 def test_the_containers_base_image_is_pinned_to_the_python_of_its_packages() -> None:
     bases = [value.split()[0] for word, value in dockerfile() if word == "FROM"]
     assert len(set(bases)) == 1
