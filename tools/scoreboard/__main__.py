@@ -4,7 +4,7 @@ make scoreboard                                  all of it, which takes many hou
 make scoreboard ARGS=--quick                     one case in a minute or two
 make scoreboard TRACES=DIR                       the traces of a folder too
 make scoreboard ONLY='*/70b/aggregated/20/95'    a part; its tables are printed, and no page is written by default
-make scoreboard ARGS='--window-s 86400'          a day of each trace instead of 40 minutes
+make scoreboard ARGS='--window-s 86400'          up to a day of each trace, not 40 minutes; printed, too
 
 What a run depends on, the code of the simulation included, is part of its key: a changed planner runs again.
 """
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("stopped; the results so far are kept, and the same command continues", file=sys.stderr)
         return _STOPPED
     if results:
-        path = options.page or (None if options.only else PAGE)
+        path = options.page or (None if options.only or options.window_s else PAGE)
         _write(Board(results, len(runs), keys.code, duration_s, _command(options), options.only), path)
     return 0 if len(results) == len(runs) else 1
 
@@ -80,14 +80,17 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--window-s", type=_window_s, metavar="S", help=f"part of each trace, in seconds (default: {WINDOW_S:.0f})")
     add("--jobs", type=int, choices=range(1, _JOBS_MAX), metavar="N", help="processes (default: one per core)")
     add("--results", type=Path, default=RESULTS, metavar="FILE", help="file that keeps results (default: %(default)s)")
-    add("--page", type=Path, metavar="FILE", help=f"page to write (default: {PAGE}, with --only none)")
+    add("--page", type=Path, metavar="FILE", help=f"page to write (default: {PAGE}, with --only or --window-s none)")
     return parser.parse_args(arguments)
 
 
 def _window_s(text: str) -> float:
-    window_s = float(text)
+    try:
+        window_s = float(text)
+    except ValueError:
+        window_s = 0.0
     if not _WINDOW_S_MIN <= window_s < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be {_WINDOW_S_MIN:.0f} or more")
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, {_WINDOW_S_MIN:.0f} or more")
     return window_s
 
 
@@ -147,7 +150,7 @@ def _command(options: argparse.Namespace) -> str:
     traces = f" TRACES={options.traces}" if options.traces else ""
     arguments = ["--quick"] if options.quick else [f"--seeds {options.seeds}"] if options.seeds != SEEDS else []
     if options.window_s:
-        arguments.append(f"--window-s {options.window_s:g}")
+        arguments.append(f"--window-s {options.window_s:.10g}")
     return f"make scoreboard{traces}" + (f" ARGS='{' '.join(arguments)}'" if arguments else "")
 
 

@@ -63,7 +63,7 @@ class Board(Struct, frozen=True):
         """Return the values that the results cover, by what they are of."""
         cases = {run.case: None for run in self.results}
         return {
-            f"traces, {duration(self.window_s)} of each": list(dict.fromkeys(case.trace for case in cases)),
+            f"traces, up to {duration(self.window_s)} of each": list(dict.fromkeys(case.trace for case in cases)),
             "fleets": list(dict.fromkeys(FLEETS[case.fleet].title for case in cases)),
             "arrangements": list(dict.fromkeys(case.arrangement for case in cases)),
             "start-up times": list(dict.fromkeys(f"{case.start_up_s} s" for case in cases)),

@@ -38,8 +38,8 @@ class ClientTls:
         with contextlib.suppress(OSError):  # one is replaced just now
             stamps = self._stamps()
             if stamps != self._read:
+                self._read = stamps  # files that cannot be used are read once, not with each request
                 self._context = self._load()
-                self._read = stamps
         return self._context
 
     def _load(self) -> ssl.SSLContext:

@@ -51,7 +51,7 @@ class HttpReader:
     def __init__(self, timeout_s: float, *, token_file: str = "", ca_file: str = "") -> None:
         self._timeout_s = timeout_s
         self._token_file = Path(token_file) if token_file else None
-        self._tls = ClientTls("ca_file", ca_file)
+        self._tls = ClientTls("ca_file", ca_file) if ca_file else None
 
     async def __aenter__(self) -> Self:
         """Open the session."""
@@ -85,7 +85,7 @@ class HttpReader:
 
     async def _request(self, method: str, url: str, **content: Any) -> bytes:
         try:
-            content |= {"headers": self._login(), "ssl": self._tls.context()}
+            content |= {"headers": self._login(), "ssl": True if self._tls is None else self._tls.context()}
             request = self._session.request(method, url, allow_redirects=False, **content)
             async with request as answer:
                 if answer.status != _OK:

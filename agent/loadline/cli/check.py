@@ -12,6 +12,8 @@ from msgspec import Struct
 
 from loadline import app
 from loadline.adapters import logs
+from loadline.adapters.client_tls import ClientTls
+from loadline.adapters.nats_logins import check_credentials, tls_context
 from loadline.cli import event_loop, output, warmup
 from loadline.cli.configuration import configuration_warnings, load_configuration, located
 from loadline.cli.doctor import exit_code, format_findings
@@ -156,7 +158,23 @@ def _secret_warnings(config: Config) -> Iterator[str]:
                 read_secret(file)
         except (OSError, ValueError) as error:
             yield f"{place}: cannot be read: {error}. Name a readable file."
-    try:
-        Access(config.http.host, config.http.token_file).check()
-    except ConfigError as error:
-        yield str(error)
+    for check_files in (_check_bus_files, _check_store_files, _check_page_files):
+        try:
+            check_files(config)
+        except ConfigError as error:
+            yield str(error)
+
+
+def _check_bus_files(config: Config) -> None:
+    check_credentials(config.nats)
+    tls_context(config.nats)
+
+
+def _check_store_files(config: Config) -> None:
+    etcd = config.etcd
+    if any(url.startswith("https://") for url in etcd.endpoints):
+        ClientTls("etcd.ca_file", etcd.ca_file, etcd.cert_file, etcd.key_file)
+
+
+def _check_page_files(config: Config) -> None:
+    Access(config.http.host, config.http.token_file).check()

@@ -47,13 +47,11 @@ def connection_arguments(parser: argparse.ArgumentParser, config_help: str) -> N
 
 
 def configured_connection(path: Path | None) -> ConnectionOptions:
-    """Return the connection of a configuration file; without one the defaults.
+    """Return the connection of a configuration file, if there is one, and of the environment.
 
     Raises:
-        ConfigError: The file cannot be read, or a value in it is invalid.
+        ConfigError: The file cannot be read, or a value in it or in a variable is invalid.
     """
-    if path is None:
-        return ConnectionOptions()
     found = load_connection(path)
     return ConnectionOptions(found.nats, found.etcd, found.agent.root, found.agent.namespace)
 

@@ -83,7 +83,7 @@ def _engines(options: argparse.Namespace) -> list[_Engine]:
         raise ConfigError("--gpus", counts, "Give one for each --url.")
     found = []
     for place, (text, count) in enumerate(zip(options.url, gpus, strict=True), 1):
-        if "@" in text:
+        if "@" in text.partition("://")[2].partition("/")[0]:
             raise ConfigError("--url", "contains a login", "Use --api-key-file, since URLs are printed.")
         name, mark, url = text.partition("=") if "=" in text.split("://")[0] else (f"engine-{place}", "=", text)
         if not mark or not url.startswith(("http://", "https://")) or not _NAME.fullmatch(name):

@@ -25,7 +25,7 @@ from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import BusUnavailable, LoadlineError
 from loadline.runtime.status_parts import join_status
 from loadline.servers import NatsKnobs, check_server, check_servers
-from loadline.toml.connection import load_connection
+from loadline.toml.connection import is_connection, load_connection
 from loadline.toml.reading import read_table
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import DrainOrder, ExplainReply, ExplainRequest, OperatorReply, PauseCommand, StatusRequest
@@ -126,12 +126,11 @@ def target_of(options: argparse.Namespace) -> Target:
     Raises:
         ConfigError: An option or the configuration is invalid.
     """
-    knobs, root, only = NatsKnobs(), "loadline", ""
-    if options.config is not None:
-        # A file without models is no agent's: operators have one with their login.
-        config = (load if "models" in read_table(options.config) else load_connection)(options.config)
-        check_servers(config.nats.servers, "nats.servers", ("nats", "tls"))
-        knobs, root, only = config.nats, config.agent.root, config.agent.only
+    path = options.config
+    # Operators have a file with their login; an agent's is checked as a whole.
+    config = load_connection(path) if path is None or is_connection(read_table(path)) else load(path)
+    check_servers(config.nats.servers, "nats.servers", ("nats", "tls"))
+    knobs, root, only = config.nats, config.agent.root, config.agent.only
     if options.nats:
         check_server(options.nats, "--nats", ("nats", "tls"))
         knobs = msgspec.structs.replace(knobs, servers=(options.nats,))

@@ -39,6 +39,8 @@ class Attempts:
         self._failed: list[Backend] = []
         """Workers whose answer failed since the last output."""
         self._unreached: set[Backend] = set()
+        self._is_blamed = False
+        """True once a worker said after a success that the request is at fault."""
         self._was_served = False
         """True once a worker had the request: from then on it is refused only after its time."""
 
@@ -94,12 +96,29 @@ class Attempts:
         self.failed(backend, f"it answered {status}")
         return True
 
-    @staticmethod
-    def status(status: int, body: bytes) -> int:
-        """Return the status of a whole answer: that of its error object, if this says that the request is at fault."""
-        if status >= FIRST_ERROR or b'"error"' not in body:  # most answers are decoded once
-            return status
-        return refused_status(_decoded(body).get("error")) or status
+    def client_status(self, backend: Backend, status: int, body: bytes) -> int | None:
+        """Record a whole answer; return the status with which the client gets it.
+
+        Returns:
+            The status; None: the next worker should be tried.
+        """
+        refused = None
+        if status < FIRST_ERROR and b'"error"' in body:  # most answers are decoded once
+            refused = refused_status(_decoded(body).get("error"))
+        if refused is not None:
+            return refused if self.is_confirmed(backend, refused) else None
+        return None if self.may_retry(backend, status, body) else status
+
+    def is_confirmed(self, backend: Backend, status: int) -> bool:
+        """Record an error after a success that blames the request; return True if the client gets it.
+
+        A second worker must say the same, as the first one may have failed.
+        """
+        if self._is_blamed or len(self._failed) + 1 >= ATTEMPTS_MAX:
+            return True
+        self._is_blamed = True
+        self.failed(backend, f"it answered {status} after a success")
+        return False
 
     def finished(self, backend: Backend, body: bytes, measured: Measured) -> bool:
         """Count a whole answer; return False if it is none, or an aborted one, and the next worker should be tried.

@@ -2,7 +2,8 @@
 
 from typing import Any, Final
 
-_CLIENT_ERRORS: Final = range(400, 500)
+_REFUSALS: Final = frozenset({400, 413, 422})
+"""Statuses that blame the request; 401 is the engine's own login, and with 408 and 499 it gave up."""
 _OTHER_MODEL: Final = (b"does not exist", b"model_not_found", b"NotFoundError")
 """Words of vLLM, and of OpenAI's API, about a model that they do not serve."""
 
@@ -18,7 +19,8 @@ def is_of_other_model(status: int, body: bytes) -> bool:
 def refused_status(error: Any) -> int | None:
     """Return the status by which an error object says that the request is at fault; None: it says nothing such.
 
-    Engines write it as ``code`` into answers, and into streams, that have begun with 200.
+    Engines write it as ``code`` into answers, and into streams, that have begun with 200. By 400 some versions of vLLM
+    also tell that they have failed.
     """
     code = error.get("code") if isinstance(error, dict) else None
-    return code if type(code) is int and code in _CLIENT_ERRORS else None
+    return code if type(code) is int and code in _REFUSALS else None

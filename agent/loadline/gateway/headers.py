@@ -27,7 +27,7 @@ _RESPONSE_ONLY: Final = frozenset({"date", "server"})
 
 
 def check(headers: MultiMapping[str]) -> None:
-    """Check that an engine would receive the headers of a client as they are.
+    """Check that an engine receives headers as they are.
 
     Raises:
         ApiError: A value is no UTF-8: the HTTP client would send it without its end.

@@ -83,7 +83,7 @@ class Gateway:
             if any(self._engines.via in value for value in request.headers.getall("via", ())):
                 text = "a worker is registered with the address of this gateway; register the engine's own"
                 raise ApiError(508, text, code="loop")
-            headers.check(request.headers)
+            headers.check(headers.to_engine(request.headers, self._engines.via))
             asked = read_request(endpoint, await _body(request), self._models)
             model = self._models[asked.model]
             status = _CLIENT_LEFT

@@ -182,7 +182,7 @@ class StreamSession:
             self._attempts.unreachable(backend, error)
             return None
         except RefusedByEngine as error:
-            return self._answered(backend, error.status, error.body, {"content-type": "application/json"})
+            return self._refused_within(backend, error)
         except (EngineBroken, EngineFailed, EventTooLarge) as error:
             broken = str(error) or type(error).__name__
         finally:
@@ -251,15 +251,19 @@ class StreamSession:
     ) -> web.StreamResponse | None:
         """Handle an answer that is no stream; return the client's answer, or None if another attempt follows."""
         body = first + await read_whole(answer)
-        status = self._attempts.status(answer.status, body)
-        return self._answered(backend, status, body, headers.to_client(answer.headers))
+        status = self._attempts.client_status(backend, answer.status, body)
+        return None if status is None else self._answered(backend, status, body, headers.to_client(answer.headers))
+
+    def _refused_within(self, backend: Backend, error: RefusedByEngine) -> web.StreamResponse | None:
+        """Handle an error at the beginning of a stream; return it, or None if another attempt follows."""
+        if not self._attempts.is_confirmed(backend, error.status):
+            return None
+        return self._answered(backend, error.status, error.body, {"content-type": "application/json"})
 
     def _answered(
         self, backend: Backend, status: int, body: bytes, fields: Mapping[str, str]
     ) -> web.StreamResponse | None:
         """Return a whole answer for the client, or None if another attempt follows."""
-        if self._attempts.may_retry(backend, status, body):
-            return None
         if self._response is not None:
             shown = body[:200].decode(errors="replace")
             self._break_off(backend, f"it answered {status} instead of continuing: {shown}")

@@ -42,8 +42,8 @@ async def answer_whole(
         except EngineBroken as error:
             attempts.failed(backend, str(error))
             continue
-        status = attempts.status(answer.status, body)
-        if attempts.may_retry(backend, status, body):
+        status = attempts.client_status(backend, answer.status, body)
+        if status is None:
             continue
         if status < FIRST_ERROR and not attempts.finished(backend, body, measured):
             continue

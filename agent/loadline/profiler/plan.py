@@ -44,7 +44,7 @@ class Limits(Struct, frozen=True):
     @property
     def context_tokens(self) -> int:
         """Longest prompt with its output."""
-        return min(self.context_max, self.context_found or self.context_max)
+        return self.context_max if self.context_found is None else min(self.context_max, self.context_found)
 
 
 class PrefillTask(Struct, frozen=True):

@@ -12,7 +12,8 @@ from loadline.errors import ConfigError
 from loadline.servers import EtcdKnobs, Knobs, NatsKnobs, check_logins, check_servers
 from loadline.toml.checking import checked, did_you_mean
 from loadline.toml.environment import ENVIRONMENT_PREFIX, apply_variables, variables_in
-from loadline.toml.reading import read_table
+from loadline.toml.lines import FileLines, key_lines
+from loadline.toml.reading import parse_table, read_text
 
 
 class FleetNames(Knobs, frozen=True):
@@ -31,17 +32,31 @@ class FleetConnection(Knobs, frozen=True):
     etcd: EtcdKnobs = EtcdKnobs()
 
 
-def load_connection(path: Path, environ: Mapping[str, str] = os.environ) -> FleetConnection:
+def load_connection(path: Path | None, environ: Mapping[str, str] = os.environ) -> FleetConnection:
     """Read the sections ``[nats]`` and ``[etcd]`` of a file and a part of ``[agent]``, and apply their variables.
 
     Everything else is ignored, so the file may be an agent's; a program with a login of its own has one of its own.
 
+    Args:
+        path: The file; None: there are only variables.
+        environ: Environment.
+
     Raises:
         ConfigError: The file cannot be read, or a value in it or in a variable is invalid.
     """
-    table = read_table(path)
-    variables = {name: text for name, text in variables_in(environ).items() if _is_read(name)}
-    apply_variables(table, FleetConnection, variables, lambda key, known, _section: did_you_mean(key, known))
+    text = "" if path is None else read_text(path)
+    table = parse_table(text, str(path))
+    variables = {name: value for name, value in variables_in(environ).items() if _is_read(name)}
+    places = apply_variables(table, FleetConnection, variables, lambda key, known, _section: did_you_mean(key, known))
+    lines = FileLines("" if path is None else str(path), key_lines(text), places)
+    try:
+        return _connection(table)
+    except ConfigError as error:
+        ConfigError.raise_all(map(lines.located, error.errors))
+        raise
+
+
+def _connection(table: dict[str, Any]) -> FleetConnection:
     sections: dict[str, Any] = {name: table[name] for name in ("nats", "etcd") if name in table}
     agent = table.get("agent", {})
     if not isinstance(agent, dict):
@@ -54,7 +69,17 @@ def load_connection(path: Path, environ: Mapping[str, str] = os.environ) -> Flee
     return connection
 
 
+def is_connection(table: Mapping[str, Any]) -> bool:
+    """Return whether a file has nothing but what ``load_connection`` reads: it is no agent's."""
+    agent = table.get("agent", {})
+    return (
+        table.keys() <= set(FleetConnection.__struct_fields__)
+        and isinstance(agent, dict)
+        and agent.keys() <= set(FleetNames.__struct_fields__)
+    )
+
+
 def _is_read(variable: str) -> bool:
     """Return whether a variable sets what is read here; others are those of agents on this host."""
     section, _, key = variable.removeprefix(ENVIRONMENT_PREFIX).lower().partition("__")
-    return section in ("nats", "etcd") or (section == "agent" and key in FleetNames.__struct_fields__)
+    return section in ("nats", "etcd") or (section == "agent" and (not key or key in FleetNames.__struct_fields__))

@@ -99,6 +99,9 @@ def test_secrets_that_cannot_be_used_here_are_warned_of(tmp_path: Path, capsys: 
         f'http.token_file = "{short}"': "http.token_file: has a token of fewer than 16 characters. Write",
         'http.token_file = "none"': "http.token_file: cannot be read: ",
         'nats.user = "u"\nnats.password_file = "none"': "nats.password_file: cannot be read: ",
+        'nats.credentials_file = "none"': "nats.credentials_file: none cannot be read",
+        'nats.ca_file = "none"': "nats.ca_file: none cannot be used: ",
+        'etcd.endpoints = ["https://e:1"]\netcd.ca_file = "none"': "etcd.ca_file: none cannot be used: ",
         'etcd.user = "u"\netcd.password_file = "none"': "etcd.password_file: cannot be read: ",
         f'http.token_file = "{right}"\nnats.user = "u"\nnats.password_file = "{right}"': "",
     }

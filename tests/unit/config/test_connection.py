@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from loadline.errors import ConfigError
-from loadline.toml.connection import FleetConnection, load_connection
+from loadline.toml.connection import FleetConnection, FleetNames, load_connection
 
 
 def load(path: Path, text: str) -> FleetConnection:
@@ -46,6 +46,17 @@ def test_a_variable_that_names_no_key_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         load_connection(tmp_path / "any.toml", {"LOADLINE__NATS__USERS": "u"})
     assert str(error.value) == "environment variable LOADLINE__NATS__USERS: names no key: users. Did you mean user?"
+
+
+def test_variables_count_without_a_file_and_as_whole_sections() -> None:
+    found = load_connection(None, {"LOADLINE__AGENT": '{ root = "r", log_level = "debug" }', "LOADLINE__ETCD": "{}"})
+    assert found == FleetConnection(agent=FleetNames(root="r"))
+
+
+def test_an_error_of_a_variable_names_it(tmp_path: Path) -> None:
+    (tmp_path / "any.toml").write_text("nats.servers = ['nats://n:1']", "utf-8")
+    with pytest.raises(ConfigError, match=r"^environment variable LOADLINE__NATS__SERVERS: nats\.servers: "):
+        load_connection(tmp_path / "any.toml", {"LOADLINE__NATS__SERVERS": "nats://q:1"})
 
 
 def test_an_empty_file_has_the_defaults(tmp_path: Path) -> None:

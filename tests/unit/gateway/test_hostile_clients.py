@@ -21,8 +21,8 @@ _GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 _HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n"
 
 
-async def send(rig: GatewayRig, raw: bytes) -> tuple[bytes, str]:
-    """Return the status and the message of the answer to raw bytes."""
+async def send(rig: GatewayRig, raw: bytes, *, ok: bool = False) -> tuple[bytes, str]:
+    """Return the status and the message of the answer to raw bytes, which has none if it is ``ok``."""
     host, port = rig.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(raw)
@@ -31,7 +31,7 @@ async def send(rig: GatewayRig, raw: bytes) -> tuple[bytes, str]:
         length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
         body = await reader.readexactly(int(length))
     writer.close()
-    return head.split()[1], json.loads(body)["error"]["message"]
+    return head.split()[1], "" if ok else json.loads(body)["error"]["message"]
 
 
 def test_a_body_that_does_not_arrive_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,8 @@ def test_a_header_that_an_engine_would_not_receive_whole_is_named() -> None:
             assert (status, message) == (b"400", "the header 'x-user' is no UTF-8; encode it, or leave it out")
             async with rig.session.post(rig.url + COMPLETIONS, data=body, headers={"x-user": "André"}) as answer:
                 assert answer.status == 200
-            assert len(engine.bodies) == 1
+            assert (await send(rig, _HEAD + b"accept-encoding: \xe9\r\n" + rest, ok=True))[0] == b"200"
+            assert len(engine.bodies) == 2
 
     asyncio.run(scenario())
 

@@ -267,12 +267,13 @@ def test_a_refusal_after_shorter_prompts_asks_for_the_longest(tmp_path: Path) ->
     run_virtual(main())
 
 
-def test_a_context_that_turns_out_too_short_for_the_outputs_is_not_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tokens", [40, 0])
+def test_a_context_that_turns_out_too_short_for_the_outputs_is_not_measured(tokens: int, tmp_path: Path) -> None:
     async def main() -> None:
-        async with stub(refusing("This model's maximum context length is 40 tokens.")) as url:
-            with pytest.raises(EngineProblem, match="a context of 40 tokens is too short for outputs of 32"):
+        async with stub(refusing(f"This model's maximum context length is {tokens} tokens.")) as url:
+            with pytest.raises(EngineProblem, match=f"a context of {tokens} tokens is too short for outputs of 32"):
                 await profiled(url, tmp_path)
-        assert '"context_found":40' not in (tmp_path / "measurements.jsonl").read_text()
+        assert f'"context_found":{tokens}' not in (tmp_path / "measurements.jsonl").read_text()
 
     run_virtual(main())
 
