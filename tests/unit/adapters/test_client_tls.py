@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -76,6 +77,37 @@ def test_the_former_client_certificate_stays_until_certificate_and_key_are_repla
             assert [await connects(port, tls) for port in (of_former, of_later)] == [False, True]
 
     asyncio.run(scenario())
+
+
+def test_files_that_become_usable_later_are_read_though_they_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ca_file = tmp_path / "ca.pem"
+    replace_file(ca_file, self_signed(tmp_path / "former").certificate.read_bytes())
+    tls = ClientTls("ca_file", str(ca_file))
+    former, now_s, loads = tls.context(), [0.0], 0
+    real = ssl.create_default_context
+
+    def load(**_files: object) -> ssl.SSLContext:
+        nonlocal loads
+        loads += 1
+        if now_s[0] < 15.0:
+            raise OSError(24, "too many open files")
+        return real()
+
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(ssl, "create_default_context", load)
+    replace_file(ca_file, self_signed(tmp_path / "later").certificate.read_bytes())
+    found = [tls.context() for _ in range(3)]
+    assert (found, loads) == ([former] * 3, 1)
+    now_s[0] = 11.0
+    assert (tls.context(), loads) == (former, 2)
+    ca_file.chmod(0o640)
+    assert (tls.context(), loads) == (former, 3), "its owner or mode was changed"
+    now_s[0] = 22.0
+    later = tls.context()
+    assert later is not former
+    assert tls.context() is later
 
 
 def test_the_context_stays_while_no_file_changes(tmp_path: Path) -> None:
