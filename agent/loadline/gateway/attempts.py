@@ -101,6 +101,9 @@ class Attempts:
 
         Returns:
             The status; None: the next worker should be tried.
+
+        Raises:
+            ApiError: It was the last attempt.
         """
         refused = None
         if status < FIRST_ERROR and b'"error"' in body:  # most answers are decoded once
@@ -112,9 +115,12 @@ class Attempts:
     def is_confirmed(self, backend: Backend, status: int) -> bool:
         """Record an error after a success that blames the request; return True if the client gets it.
 
-        A second worker must say the same, as the first one may have failed.
+        A second worker must blame it too, as the first one may have failed.
+
+        Raises:
+            ApiError: It was the last attempt.
         """
-        if self._is_blamed or len(self._failed) + 1 >= ATTEMPTS_MAX:
+        if self._is_blamed:
             return True
         self._is_blamed = True
         self.failed(backend, f"it answered {status} after a success")

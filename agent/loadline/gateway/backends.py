@@ -147,7 +147,8 @@ class Backends:
         """
         picked = self.pick(time.monotonic(), avoided)
         if picked in avoided:
-            await wait_at_most(self._changed, _PAUSE_S)
+            left_s = max(deadline_s - time.monotonic(), 0.0)
+            await wait_at_most(self._changed, min(_PAUSE_S, left_s / 2.0))
             picked = self.pick(time.monotonic(), avoided)
         if picked is not None and (picked not in avoided or time.monotonic() < deadline_s):
             return picked

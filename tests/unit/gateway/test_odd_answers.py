@@ -123,6 +123,27 @@ def test_the_only_worker_is_asked_again_before_its_error_after_a_success_is_beli
     asyncio.run(scenario())
 
 
+def test_an_error_after_a_success_of_the_last_attempt_alone_is_not_believed() -> None:
+    async def scenario() -> None:
+        cut, refused = answer(b"", "text/event-stream"), answer(write_event(REFUSAL), "text/event-stream")
+        async with gateway_rig(0) as (rig, _), RawEngine(cut) as a, RawEngine(cut) as b, RawEngine(refused) as c:
+            rig.model.backends.update([record(f"w{place}", one.address) for place, one in enumerate((a, b, c))])
+            status, _ = await ask(rig, stream=True)
+            assert (status, a.requests, b.requests, c.requests) == (502, 1, 1, 1)
+
+    asyncio.run(scenario())
+
+
+def test_an_only_worker_is_asked_again_within_a_short_time_limit() -> None:
+    async def scenario() -> None:
+        raw = answer(write_event(REFUSAL), "text/event-stream")
+        async with gateway_rig(0, hold_s=1.0) as (rig, _), RawEngine(raw) as engine:
+            rig.model.backends.update([record("w", engine.address)])
+            assert (await ask(rig, stream=True), engine.requests) == ((400, REFUSAL), 2)
+
+    asyncio.run(scenario())
+
+
 # vLLM's server tells by 400 of any exception within a stream, that of an engine that has died too.
 @pytest.mark.parametrize("code", ["400", "401", "404", "408", "429", "499", "null", "0", '"400"', "true", "500"])
 def test_an_error_after_a_success_of_one_worker_is_asked_for_elsewhere(code: str) -> None:
