@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from loadline.errors import ConfigError
 from loadline.servers import NatsKnobs
+from loadline.toml.regular_file import open_regular, os_error_text
 from loadline.toml.secret_file import read_secret
 
 _JWT: Final = re.compile(r"^-----BEGIN NATS USER JWT-----\r?\n(eyJ[\w-]+\.[\w-]+\.[\w-]+)\r?\n", re.MULTILINE)
@@ -89,12 +90,12 @@ def require_packages(knobs: NatsKnobs) -> None:
 
 def _credentials_problem(path: str) -> str:
     try:
-        with Path(path).open(encoding="ascii") as file:
-            text = file.read(_CREDENTIALS_CHARS_MAX)
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
+        with open_regular(Path(path)) as file:
+            text = file.read(_CREDENTIALS_CHARS_MAX).decode("ascii")
     except UnicodeDecodeError:
         return "is not a credentials file"
+    except (OSError, ValueError) as error:
+        return f"cannot be read: {os_error_text(error)}"
     if _JWT.search(text) is None:
         return "holds no user JWT"
     return "" if _SEED.search(text) else "holds no user seed"

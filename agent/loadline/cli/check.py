@@ -28,7 +28,6 @@ from loadline.doctor.findings import Finding
 from loadline.errors import ConfigError, DataError
 from loadline.formatting import plural
 from loadline.toml.regular_file import open_regular, os_error_text
-from loadline.toml.secret_file import read_secret
 from loadline.web.access import Access
 
 _PURPOSES: Final[dict[PlannerGroup, str]] = {
@@ -151,18 +150,36 @@ def _journal_warnings(directory: str) -> Iterator[str]:
 
 def _secret_warnings(config: Config) -> Iterator[str]:
     """Warn of files with secrets that an agent could not use here; it may run on another host, or as another user."""
-    passwords = {"nats.password_file": config.nats.password_file, "etcd.password_file": config.etcd.password_file}
-    for place, file in passwords.items():
-        try:
-            if file:
-                read_secret(file)
-        except (OSError, ValueError) as error:
-            yield f"{place}: cannot be read: {error}. Name a readable file."
-    for check_files in (_check_bus_files, _check_store_files, _check_page_files):
+    unreadable = [
+        f"{place}: {file} cannot be read: {problem}. Name a readable file."
+        for place, file in _secret_files(config).items()
+        if file and (problem := _problem_of(file))
+    ]
+    yield from unreadable
+    checks = (_check_page_files,) if unreadable else (_check_page_files, _check_bus_files, _check_store_files)
+    for check_files in checks:
         try:
             check_files(config)
         except ConfigError as error:
             yield str(error)
+
+
+def _secret_files(config: Config) -> dict[str, str]:
+    """Return the files of logins and certificates by their keys."""
+    sections = {
+        "nats": (config.nats, ("password_file", "credentials_file", "ca_file", "cert_file", "key_file")),
+        "etcd": (config.etcd, ("password_file", "ca_file", "cert_file", "key_file")),
+    }
+    return {f"{name}.{key}": getattr(knobs, key) for name, (knobs, keys) in sections.items() for key in keys}
+
+
+def _problem_of(file: str) -> str:
+    """Return why a file cannot be read; empty: it can."""
+    try:
+        with open_regular(Path(file)):
+            return ""
+    except (OSError, ValueError) as error:
+        return os_error_text(error)
 
 
 def _check_bus_files(config: Config) -> None:

@@ -14,6 +14,7 @@ from loadline.doctor.examination import examine
 from loadline.doctor.findings import Finding, failed, ok, warning
 from loadline.errors import ConfigError
 from loadline.formatting import plural
+from loadline.toml.connection import load_connection
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +28,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def doctor(options: argparse.Namespace) -> int:
     """Check a deployment: print one line for each check, and the remedy of what is wrong."""
     logs.configure("auto", "error")  # each problem is printed below, once
-    deployment, local = Deployment(), list[Finding]()
+    local = list[Finding]()
     if options.config is not None:
         config = load(options.config)
         warnings = validate(config)
@@ -46,6 +47,10 @@ def doctor(options: argparse.Namespace) -> int:
             local.append(ok("packages", "all that the configuration needs can be imported"))
         except ConfigError as error:
             local.append(failed("packages", f"{error.place}: {error.problem}", error.remedy))
+    else:
+        found = load_connection(None)
+        names = found.agent
+        deployment = Deployment(found.nats, found.etcd, names.root, names.namespace, names.only)
     findings = [*local, *event_loop.run(examine(deployment))]
     output.print_result(options, findings, format_findings(findings))
     return exit_code(findings)

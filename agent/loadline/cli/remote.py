@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
@@ -19,13 +20,13 @@ from loadline.cli.explain_output import format_explanation, format_policy_report
 from loadline.cli.output import print_result, printable
 from loadline.cli.shared_models import merge_agents, merge_explanations
 from loadline.cli.status_output import format_statuses
-from loadline.config import load
+from loadline.config import Config, load
 from loadline.core.vocabulary.reasons import Explanation
 from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import BusUnavailable, LoadlineError
 from loadline.runtime.status_parts import join_status
 from loadline.servers import NatsKnobs, check_server, check_servers
-from loadline.toml.connection import is_connection, load_connection
+from loadline.toml.connection import FleetConnection, is_connection, load_connection
 from loadline.toml.reading import read_table
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import DrainOrder, ExplainReply, ExplainRequest, OperatorReply, PauseCommand, StatusRequest
@@ -126,9 +127,7 @@ def target_of(options: argparse.Namespace) -> Target:
     Raises:
         ConfigError: An option or the configuration is invalid.
     """
-    path = options.config
-    # Operators have a file with their login; an agent's is checked as a whole.
-    config = load_connection(path) if path is None or is_connection(read_table(path)) else load(path)
+    config = FleetConnection() if options.nats and options.config is None else _configured(options.config)
     check_servers(config.nats.servers, "nats.servers", ("nats", "tls"))
     knobs, root, only = config.nats, config.agent.root, config.agent.only
     if options.nats:
@@ -137,6 +136,11 @@ def target_of(options: argparse.Namespace) -> Target:
     if "only" not in options:  # a drain is an order for the agent that scales
         return Target(knobs, options.root or root, "")
     return Target(knobs, options.root or root, options.only or only)
+
+
+def _configured(path: Path | None) -> FleetConnection | Config:
+    """Return a configuration: operators have a file with their login; an agent's is checked as a whole."""
+    return load_connection(path) if path is None or is_connection(read_table(path)) else load(path)
 
 
 def _request(options: argparse.Namespace, method: str, payload: bytes, kind: type[T]) -> T:

@@ -92,17 +92,21 @@ def test_a_journal_that_cannot_be_created_is_warned_of(tmp_path: Path, capsys: p
 
 
 def test_secrets_that_cannot_be_used_here_are_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config, short, right = tmp_path / "loadline.toml", tmp_path / "short", tmp_path / "right"
+    config, short, right, fifo = (tmp_path / name for name in ("loadline.toml", "short", "right", "fifo"))
     short.write_text("secret\n", "utf-8")
+    os.mkfifo(fifo)
     right.write_text("a-token-of-enough-characters\n", "utf-8")
     warnings = {
         f'http.token_file = "{short}"': "http.token_file: has a token of fewer than 16 characters. Write",
         'http.token_file = "none"': "http.token_file: cannot be read: ",
-        'nats.user = "u"\nnats.password_file = "none"': "nats.password_file: cannot be read: ",
+        'nats.user = "u"\nnats.password_file = "none"': "nats.password_file: none cannot be read: ",
+        f'nats.ca_file = "{short}"': f"nats.ca_file: {short} cannot be used: ",
+        f'nats.ca_file = "{fifo}"': f"nats.ca_file: {fifo} cannot be read: it is not a regular file",
+        'nats.ca_file = "a\\u0000b"': "nats.ca_file: ",
         'nats.credentials_file = "none"': "nats.credentials_file: none cannot be read",
-        'nats.ca_file = "none"': "nats.ca_file: none cannot be used: ",
-        'etcd.endpoints = ["https://e:1"]\netcd.ca_file = "none"': "etcd.ca_file: none cannot be used: ",
-        'etcd.user = "u"\netcd.password_file = "none"': "etcd.password_file: cannot be read: ",
+        'nats.ca_file = "none"': "nats.ca_file: none cannot be read: ",
+        'etcd.endpoints = ["https://e:1"]\netcd.ca_file = "none"': "etcd.ca_file: none cannot be read: ",
+        'etcd.user = "u"\netcd.password_file = "none"': "etcd.password_file: none cannot be read: ",
         f'http.token_file = "{right}"\nnats.user = "u"\nnats.password_file = "{right}"': "",
     }
     for lines, warning in warnings.items():

@@ -8,6 +8,7 @@ from loadline.cli.connection import configured_connection
 from loadline.cli.main import parser
 from loadline.cli.remote import Target, target_of
 from loadline.errors import ConfigError
+from loadline.servers import NatsKnobs
 from tests.support.config_texts import BASE
 
 
@@ -43,6 +44,12 @@ def test_an_error_has_its_line(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(ConfigError) as error:
         target(tmp_path, text)
     assert f"{tmp_path / 'operator.toml'}, {problem}" in str(error.value)
+
+
+def test_the_option_replaces_what_variables_say_of_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADLINE__NATS__CERT_FILE", "c")
+    monkeypatch.setenv("LOADLINE__NATS__KEY_FILE", "k")
+    assert target_of(parser().parse_args(["status", "--nats", "tls://n:1"])).nats == NatsKnobs(servers=("tls://n:1",))
 
 
 def test_without_a_file_variables_name_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
