@@ -84,7 +84,7 @@ def _engines(options: argparse.Namespace) -> list[_Engine]:
     found = []
     for place, (text, count) in enumerate(zip(options.url, gpus, strict=True), 1):
         if "@" in text:
-            raise ConfigError("--url", "contains @, as a login does", "Use --api-key-file, since URLs are printed.")
+            raise ConfigError("--url", "contains a login", "Use --api-key-file, since URLs are printed.")
         name, mark, url = text.partition("=") if "=" in text.split("://")[0] else (f"engine-{place}", "=", text)
         if not mark or not url.startswith(("http://", "https://")) or not _NAME.fullmatch(name):
             raise ConfigError("--url", f"{text!r} is not a name and a URL", "Write tp2=http://10.0.0.7:8000.")

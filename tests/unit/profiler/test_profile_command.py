@@ -112,7 +112,7 @@ def test_a_wrong_option_is_named(options: list[str], words: str, capsys: pytest.
     assert words in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("url", ["http://user:secret@x", "a/b=http://user:secret@x"])
+@pytest.mark.parametrize("url", ["http://user:secret@x", "a/b=http://user:secret@x", "http://user:secret/y@x"])
 def test_a_login_in_a_url_is_refused_and_not_printed(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "--url", url]) == 2
     said = capsys.readouterr().err
