@@ -16,14 +16,16 @@ class ConfigError(LoadlineError):
         problem: The problem.
         remedy: The correction.
         where: File and line, such as ``fleet.toml, line 12``; empty: unknown.
+        cause: Path of the key that makes this one wrong, which is the one with a line; empty: the key itself.
     """
 
-    def __init__(self, place: str, problem: str, remedy: str, where: str = "") -> None:
+    def __init__(self, place: str, problem: str, remedy: str, where: str = "", *, cause: str = "") -> None:
         super().__init__(": ".join(filter(None, (where, place, f"{problem}. {remedy}"))))
         self.place = place
         self.problem = problem
         self.remedy = remedy
         self.where = where
+        self.cause = cause or place
 
     @property
     def errors(self) -> tuple["ConfigError", ...]:

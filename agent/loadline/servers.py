@@ -92,28 +92,29 @@ def check_logins(nats: NatsKnobs, etcd: EtcdKnobs) -> None:
     Raises:
         ConfigError: A part is missing, or two exclude each other.
     """
-    for section, user, password_file in (
-        ("nats", nats.user, nats.password_file),
-        ("etcd", etcd.user, etcd.password_file),
-    ):
-        if bool(user) != bool(password_file):
-            missing, present = ("user", "password_file") if password_file else ("password_file", "user")
-            raise ConfigError(f"{section}.{missing}", f"is missing while {present} is set", f"Set both in [{section}].")
+    for section, knobs in (("nats", nats), ("etcd", etcd)):
+        _check_pair(section, knobs, "user", "password_file")
+        _check_pair(section, knobs, "cert_file", "key_file")
     if nats.user and nats.credentials_file:
         raise ConfigError("nats.credentials_file", "and user are both set", "Remove one of them.")
-    for section, cert_file, key_file in (
-        ("nats", nats.cert_file, nats.key_file),
-        ("etcd", etcd.cert_file, etcd.key_file),
-    ):
-        if bool(cert_file) != bool(key_file):
-            missing = "cert_file" if key_file else "key_file"
-            raise ConfigError(f"{section}.{missing}", "is missing", "Set cert_file and key_file together.")
     if nats.cert_file and not all(url.startswith("tls://") for url in nats.servers):
         raise ConfigError("nats.cert_file", "is set, and a server has no tls:// URL", "Use tls:// for all servers.")
     for index, url in enumerate(etcd.endpoints):
         if url.startswith("http://") and not is_loopback(url) and not etcd.insecure:
             remedy = "Use https://, or set etcd.insecure = true if the network is trusted."
             raise ConfigError(f"etcd.endpoints[{index}]", "is not encrypted", remedy)
+
+
+def _check_pair(section: str, knobs: NatsKnobs | EtcdKnobs, one: str, other: str) -> None:
+    missing = [key for key in (one, other) if not getattr(knobs, key)]
+    if len(missing) == 1:
+        present = other if missing[0] == one else one
+        raise ConfigError(
+            f"{section}.{missing[0]}",
+            f"is missing while {present} is set",
+            f"Set {one} and {other} together in [{section}].",
+            cause=f"{section}.{present}",
+        )
 
 
 def is_loopback(url: str) -> bool:

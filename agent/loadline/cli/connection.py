@@ -4,9 +4,7 @@ import argparse
 from pathlib import Path
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from loadline.adapters.etcd_gateway import check_endpoint
 from loadline.cli.option_types import name, server_url, subject_root
 from loadline.servers import EtcdKnobs, NatsKnobs
 from loadline.toml.connection import load_connection
@@ -46,26 +44,12 @@ def connection_arguments(parser: argparse.ArgumentParser, config_help: str) -> N
     add("--namespace", type=name, help="etcd keys are under /loadline/<namespace>/ (default: default)")
 
 
-def configured_connection(path: Path | None) -> ConnectionOptions:
-    """Return the connection of a configuration file, if there is one, and of the environment.
+def connection_of(options: argparse.Namespace) -> ConnectionOptions:
+    """Return the connection of the options, of the environment, and of a configuration file if there is one.
 
     Raises:
-        ConfigError: The file cannot be read, or a value in it or in a variable is invalid.
+        ConfigError: The file cannot be read, or a value that is used is invalid.
     """
-    found = load_connection(path)
-    return ConnectionOptions(found.nats, found.etcd, found.agent.root, found.agent.namespace)
-
-
-def connection_of(options: argparse.Namespace, configured: ConnectionOptions) -> ConnectionOptions:
-    """Return ``configured`` with what the options set instead.
-
-    Raises:
-        ConfigError: ``--etcd`` is plain http to another host, and the configuration does not permit that.
-    """
-    nats, etcd = configured.nats, configured.etcd
-    if options.nats:
-        nats = replace(nats, servers=(options.nats,))
-    if options.etcd:
-        check_endpoint("--etcd", options.etcd, insecure=etcd.insecure)
-        etcd = replace(etcd, endpoints=(options.etcd,))
-    return ConnectionOptions(nats, etcd, options.root or configured.root, options.namespace or configured.namespace)
+    found = load_connection(options.config, servers={"nats": options.nats, "etcd": options.etcd})
+    names = found.agent
+    return ConnectionOptions(found.nats, found.etcd, options.root or names.root, options.namespace or names.namespace)

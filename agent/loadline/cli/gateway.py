@@ -10,7 +10,7 @@ from typing import Final
 
 from loadline.adapters import logs, signals
 from loadline.cli import event_loop
-from loadline.cli.connection import configured_connection, connection_arguments, connection_of
+from loadline.cli.connection import connection_arguments, connection_of
 from loadline.cli.option_types import name, positive, whole_number
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.errors import ConfigError
@@ -118,7 +118,7 @@ async def _run(options: GatewayOptions) -> None:
 
 
 def _options(options: argparse.Namespace) -> GatewayOptions:
-    connection = connection_of(options, configured_connection(options.config))
+    connection = connection_of(options)
     configured: Mapping[str, ObjectiveKnobs] = {}
     if options.config is not None and not (options.model and options.ttft_ms):
         configured = _objectives(options.config)

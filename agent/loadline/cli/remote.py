@@ -6,10 +6,8 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Final, TypeVar
 
-import msgspec
 from msgspec import Struct
 
 from loadline.adapters import logs
@@ -20,13 +18,13 @@ from loadline.cli.explain_output import format_explanation, format_policy_report
 from loadline.cli.output import print_result, printable
 from loadline.cli.shared_models import merge_agents, merge_explanations
 from loadline.cli.status_output import format_statuses
-from loadline.config import Config, load
+from loadline.config import load
 from loadline.core.vocabulary.reasons import Explanation
 from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import BusUnavailable, LoadlineError
 from loadline.runtime.status_parts import join_status
-from loadline.servers import NatsKnobs, check_server, check_servers
-from loadline.toml.connection import FleetConnection, is_connection, load_connection
+from loadline.servers import NatsKnobs, check_server
+from loadline.toml.connection import is_connection, load_connection
 from loadline.toml.reading import read_table
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import DrainOrder, ExplainReply, ExplainRequest, OperatorReply, PauseCommand, StatusRequest
@@ -127,20 +125,15 @@ def target_of(options: argparse.Namespace) -> Target:
     Raises:
         ConfigError: An option or the configuration is invalid.
     """
-    config = FleetConnection() if options.nats and options.config is None else _configured(options.config)
-    check_servers(config.nats.servers, "nats.servers", ("nats", "tls"))
-    knobs, root, only = config.nats, config.agent.root, config.agent.only
     if options.nats:
         check_server(options.nats, "--nats", ("nats", "tls"))
-        knobs = msgspec.structs.replace(knobs, servers=(options.nats,))
-    if "only" not in options:  # a drain is an order for the agent that scales
-        return Target(knobs, options.root or root, "")
-    return Target(knobs, options.root or root, options.only or only)
-
-
-def _configured(path: Path | None) -> FleetConnection | Config:
-    """Return a configuration: operators have a file with their login; an agent's is checked as a whole."""
-    return load_connection(path) if path is None or is_connection(read_table(path)) else load(path)
+    path = options.config
+    if path is not None and not is_connection(read_table(path)):
+        load(path)  # operators have a file with their login; an agent's is checked as a whole
+    found = load_connection(path, servers={"nats": options.nats or None})  # nobody here asks etcd
+    # A drain is an order for the agent that scales.
+    only = (options.only or found.agent.only) if "only" in options else ""
+    return Target(found.nats, options.root or found.agent.root, only)
 
 
 def _request(options: argparse.Namespace, method: str, payload: bytes, kind: type[T]) -> T:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from loadline.adapters import logs, signals
 from loadline.cli import event_loop
-from loadline.cli.connection import configured_connection, connection_arguments, connection_of
+from loadline.cli.connection import connection_arguments, connection_of
 from loadline.cli.option_types import name, seconds, whole_number
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.core.vocabulary.scalars import Role
@@ -89,7 +89,7 @@ async def _run(options: SidecarOptions) -> None:
 
 def _options(options: argparse.Namespace) -> SidecarOptions:
     host = socket.gethostname()
-    connection = connection_of(options, configured_connection(options.config))
+    connection = connection_of(options)
     return SidecarOptions(
         engine=options.engine,
         url=options.url,

@@ -42,9 +42,9 @@ def parse(text: str, name: str, environ: Mapping[str, str] = _NO_VARIABLES) -> C
     """
     discover()
     table = parse_table(text, name)
-    variables = apply_variables(table, file_schema(), variables_in(environ), remedy_for)
+    replaced = apply_variables(table, file_schema(), variables_in(environ), remedy_for)
     merging, origins = merge_layers(table)
-    sources = Sources(origins, FileLines(name, key_lines(text), variables))
+    sources = Sources(origins, FileLines(name, key_lines(text), replaced))
     ConfigError.raise_all(_errors(merging, sources))
     config = msgspec.convert(config_table(merging), Config)
     return LoadedConfig(**msgspec.structs.asdict(config), sources=sources)

@@ -53,7 +53,7 @@ class Sources(Struct, frozen=True):
 
     def located(self, error: ConfigError) -> ConfigError:
         """Return an error in the merged configuration with its place for people, file and line."""
-        return ConfigError(self.shown_place(error.place), error.problem, error.remedy, self.where(error.place))
+        return ConfigError(self.shown_place(error.place), error.problem, error.remedy, self.where(error.cause))
 
 
 class LoadedConfig(Config, frozen=True):

@@ -1,9 +1,10 @@
 """Connection of a program that is no agent: a part of an agent's configuration, or a file with these sections only."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
@@ -32,32 +33,56 @@ class FleetConnection(Knobs, frozen=True):
     etcd: EtcdKnobs = EtcdKnobs()
 
 
-def load_connection(path: Path | None, environ: Mapping[str, str] = os.environ) -> FleetConnection:
-    """Read the sections ``[nats]`` and ``[etcd]`` of a file and a part of ``[agent]``, and apply their variables.
+_BOTH: Final[Mapping[str, str | None]] = MappingProxyType({"nats": None, "etcd": None})
+_URLS: Final = {"nats": ("servers", "tls://"), "etcd": ("endpoints", "https://")}
+"""Key of the URLs in each section, and how those with TLS begin."""
+
+
+def load_connection(
+    path: Path | None, environ: Mapping[str, str] = os.environ, servers: Mapping[str, str | None] = _BOTH
+) -> FleetConnection:
+    """Read the sections of servers in a file and a part of ``[agent]``, and apply their variables.
 
     Everything else is ignored, so the file may be an agent's; a program with a login of its own has one of its own.
 
     Args:
         path: The file; None: there are only variables.
         environ: Environment.
+        servers: Sections of the servers that the program uses, ``nats`` and ``etcd``, each with the URL of its option
+            ``--nats`` or ``--etcd``, which replaces the servers there; None: the option is not given.
 
     Raises:
         ConfigError: The file cannot be read, or a value in it or in a variable is invalid.
     """
     text = "" if path is None else read_text(path)
     table = parse_table(text, str(path))
-    variables = {name: value for name, value in variables_in(environ).items() if _is_read(name)}
-    places = apply_variables(table, FleetConnection, variables, lambda key, known, _section: did_you_mean(key, known))
-    lines = FileLines("" if path is None else str(path), key_lines(text), places)
+    variables = {name: value for name, value in variables_in(environ).items() if _is_read(name, servers)}
+    replaced = apply_variables(table, FleetConnection, variables, lambda key, known, _section: did_you_mean(key, known))
+    for section, url in servers.items():
+        if url is not None:
+            _use_option(table, section, url)
+            replaced[f"{section}.{_URLS[section][0]}"] = f"--{section}"
+    lines = FileLines("" if path is None else str(path), key_lines(text), replaced)
     try:
-        return _connection(table)
+        return _connection(table, servers)
     except ConfigError as error:
         ConfigError.raise_all(map(lines.located, error.errors))
         raise
 
 
-def _connection(table: dict[str, Any]) -> FleetConnection:
-    sections: dict[str, Any] = {name: table[name] for name in ("nats", "etcd") if name in table}
+def _use_option(table: dict[str, Any], section: str, url: str) -> None:
+    """Replace the servers of a section; a client certificate that its server has no use for need not be right."""
+    knobs = table.setdefault(section, {})
+    if isinstance(knobs, dict):
+        key, with_tls = _URLS[section]
+        knobs[key] = [url]
+        if not url.startswith(with_tls):
+            knobs.pop("cert_file", None)
+            knobs.pop("key_file", None)
+
+
+def _connection(table: dict[str, Any], servers: Collection[str]) -> FleetConnection:
+    sections: dict[str, Any] = {name: table[name] for name in servers if name in table}
     agent = table.get("agent", {})
     if not isinstance(agent, dict):
         raise ConfigError("agent", f"is {agent!r}", "Write a table.")
@@ -79,7 +104,7 @@ def is_connection(table: Mapping[str, Any]) -> bool:
     )
 
 
-def _is_read(variable: str) -> bool:
+def _is_read(variable: str, servers: Collection[str]) -> bool:
     """Return whether a variable sets what is read here; others are those of agents on this host."""
     section, _, key = variable.removeprefix(ENVIRONMENT_PREFIX).lower().partition("__")
-    return section in ("nats", "etcd") or (section == "agent" and (not key or key in FleetNames.__struct_fields__))
+    return section in servers or (section == "agent" and (not key or key in FleetNames.__struct_fields__))

@@ -23,7 +23,9 @@ def apply_variables(
     variables: Mapping[str, str],
     remedy_for: Callable[[str, Fields, str], str],
 ) -> dict[str, str]:
-    """Set the keys that variables name; return the variables by place: ``LOADLINE__NATS__SERVERS`` is ``nats.servers``.
+    """Set the keys that variables name; return what errors call each variable, by the place that it sets.
+
+    ``LOADLINE__NATS__SERVERS`` sets ``nats.servers``.
 
     Args:
         table: Table of a file, which is changed.
@@ -34,7 +36,11 @@ def apply_variables(
     Raises:
         ConfigError: A variable names no key.
     """
-    return {_override(table, kind, name, text, remedy_for): name for name, text in variables.items()}
+    return {_override(table, kind, name, text, remedy_for): _called(name) for name, text in variables.items()}
+
+
+def _called(variable: str) -> str:
+    return f"environment variable {variable}"
 
 
 def _override(
@@ -45,7 +51,7 @@ def _override(
     for depth, part in enumerate(path):
         if part not in fields:
             remedy = remedy_for(part, fields, "".join(f"{section}." for section in path[:depth]))
-            raise ConfigError(f"environment variable {variable}", f"names no key: {part}", remedy)
+            raise ConfigError(_called(variable), f"names no key: {part}", remedy)
         info = unwrap(fields[part].type)
         if depth == len(path) - 1:
             table[part] = _value(text, info)
@@ -56,9 +62,7 @@ def _override(
                 raise ConfigError(part, f"is {shown(part, table)}", "Write a table.")
         else:
             remedy = f"Set {ENVIRONMENT_PREFIX}{'__'.join(path[: depth + 1]).upper()} to the whole TOML value."
-            raise ConfigError(
-                f"environment variable {variable}", f"addresses a key below {part}, which is not a section", remedy
-            )
+            raise ConfigError(_called(variable), f"addresses a key below {part}, which is not a section", remedy)
     return ".".join(path)
 
 

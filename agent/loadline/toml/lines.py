@@ -18,19 +18,19 @@ _PARENT: Final = re.compile(r"[.\[][^.\[]*$")
 
 
 class FileLines(Struct, frozen=True):
-    """Lines of the values of a file, and the environment variables that replace some of them."""
+    """Lines of the values of a file, and what replaces some of them."""
 
     name: str = ""
     lines: Mapping[str, int] = {}
     """Numbers of lines by place, such as ``models[0].pools[1].role``; the first line is 1."""
-    variables: Mapping[str, str] = {}
-    """Environment variables by the place that they set."""
+    replaced: Mapping[str, str] = {}
+    """Names of what sets a value instead, such as an environment variable, by the place of the value."""
 
     def where(self, place: str) -> str:
-        """Return the file and line of a place, or of what contains it; or the environment variable that sets it."""
+        """Return the file and line of a place, or of what contains it; or what sets it instead."""
         while place:
-            if place in self.variables:
-                return f"environment variable {self.variables[place]}"
+            if place in self.replaced:
+                return self.replaced[place]
             if place in self.lines:
                 return f"{self.name}, line {self.lines[place]}"
             place = _PARENT.sub("", place) if _PARENT.search(place) else ""
@@ -38,7 +38,7 @@ class FileLines(Struct, frozen=True):
 
     def located(self, error: ConfigError) -> ConfigError:
         """Return an error in the file with its line."""
-        return ConfigError(error.place, error.problem, error.remedy, self.where(error.place))
+        return ConfigError(error.place, error.problem, error.remedy, self.where(error.cause))
 
 
 def key_lines(text: str) -> dict[str, int]:

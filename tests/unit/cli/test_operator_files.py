@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from loadline.cli.connection import configured_connection
+from loadline.cli.connection import connection_of
 from loadline.cli.main import parser
 from loadline.cli.remote import Target, target_of
 from loadline.errors import ConfigError
@@ -46,13 +46,23 @@ def test_an_error_has_its_line(tmp_path: Path, text: str, problem: str) -> None:
     assert f"{tmp_path / 'operator.toml'}, {problem}" in str(error.value)
 
 
-def test_the_option_replaces_what_variables_say_of_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOADLINE__NATS__CERT_FILE", "c")
-    monkeypatch.setenv("LOADLINE__NATS__KEY_FILE", "k")
-    assert target_of(parser().parse_args(["status", "--nats", "tls://n:1"])).nats == NatsKnobs(servers=("tls://n:1",))
+def test_the_option_replaces_the_servers_of_variables_and_keeps_login_and_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {"NATS__SERVERS": "x", "NATS__USER": "u", "NATS__PASSWORD_FILE": "p", "AGENT__ROOT": "r"}
+    certificate = {"NATS__CERT_FILE": "c", "NATS__KEY_FILE": "k"}
+    for variable, value in (variables | certificate).items():
+        monkeypatch.setenv(f"LOADLINE__{variable}", value)
+    tls = NatsKnobs(("tls://n:1",), "u", "p", cert_file="c", key_file="k")
+    assert target_of(parser().parse_args(["status", "--nats", "tls://n:1"])) == Target(tls, "r", "")
+    plain = NatsKnobs(("nats://n:1",), "u", "p")
+    assert target_of(parser().parse_args(["status", "--nats", "nats://n:1"])) == Target(plain, "r", "")
+
+
+def test_variables_of_etcd_are_nothing_to_who_asks_an_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADLINE__ETCD__ENDPOINTS", '["http://etcd:2379"]')
+    assert target_of(parser().parse_args(["status"])).nats == NatsKnobs()
 
 
 def test_without_a_file_variables_name_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOADLINE__NATS__SERVERS", '["nats://n:1"]')
     assert target_of(parser().parse_args(["status"])).nats.servers == ("nats://n:1",)
-    assert configured_connection(None).nats.servers == ("nats://n:1",)
+    assert connection_of(parser().parse_args(["sidecar"])).nats.servers == ("nats://n:1",)

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from loadline.cli import option_types
 from loadline.cli.connection import ConnectionOptions, connection_arguments, connection_of
 from loadline.cli.main import main
+from loadline.errors import ConfigError
 from loadline.gateway.options import GatewayOptions
 from loadline.servers import EtcdKnobs, NatsKnobs
 
@@ -52,18 +54,52 @@ def test_a_refused_url_is_not_quoted_since_it_may_have_a_password() -> None:
     assert "secret" not in str(refused.value)
 
 
-def test_options_replace_what_the_configuration_says_and_keep_its_logins() -> None:
+def connection(*options: str) -> ConnectionOptions:
     parser = argparse.ArgumentParser()
     connection_arguments(parser, "")
-    configured = ConnectionOptions(
-        NatsKnobs(("nats://a:1",), user="worker"), EtcdKnobs(("http://b:2",)), "east", "blue"
+    return connection_of(parser.parse_args(options))
+
+
+def test_options_replace_what_the_configuration_says_and_keep_its_logins(tmp_path: Path) -> None:
+    file = tmp_path / "worker.toml"
+    file.write_text(
+        """
+        nats = { servers = ["nats://a:1"], user = "worker", password_file = "p" }
+        etcd.endpoints = ["https://b:2"]
+        agent = { root = "east", namespace = "blue" }
+        """,
+        "utf-8",
     )
-    assert connection_of(parser.parse_args([]), configured) == configured
+    nats, etcd = NatsKnobs(("nats://a:1",), "worker", "p"), EtcdKnobs(("https://b:2",))
+    assert connection("--config", str(file)) == ConnectionOptions(nats, etcd, "east", "blue")
     options = ["--nats", "nats://c:3", "--etcd", "https://d:4", "--root", "west", "--namespace", "green"]
-    found = connection_of(parser.parse_args(options), configured)
-    assert found == ConnectionOptions(
-        NatsKnobs(("nats://c:3",), user="worker"), EtcdKnobs(("https://d:4",)), "west", "green"
-    )
+    nats, etcd = NatsKnobs(("nats://c:3",), "worker", "p"), EtcdKnobs(("https://d:4",))
+    assert connection("--config", str(file), *options) == ConnectionOptions(nats, etcd, "west", "green")
+
+
+def test_a_variable_that_an_option_replaces_need_not_be_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("NATS__SERVERS", "NATS__CERT_FILE", "ETCD__ENDPOINTS", "ETCD__KEY_FILE"):
+        monkeypatch.setenv(f"LOADLINE__{variable}", "http://x")
+    monkeypatch.setenv("LOADLINE__AGENT__ROOT", "r")
+    plain, local = NatsKnobs(("nats://n:1",)), EtcdKnobs(("http://127.0.0.1:1",))
+    options = ["--nats", plain.servers[0], "--etcd", local.endpoints[0]]
+    assert connection(*options) == ConnectionOptions(plain, local, "r")
+
+
+@pytest.mark.parametrize(
+    ("variable", "options", "problem"),
+    [
+        ("NATS__CERT_FILE", ["--nats", "tls://n:1"], "nats.key_file: is missing while cert_file is set"),
+        ("ETCD__KEY_FILE", ["--etcd", "https://e:1"], "etcd.cert_file: is missing while key_file is set"),
+        ("NATS__USER", ["--nats", "nats://n:1"], "nats.password_file: is missing while user is set"),
+    ],
+)
+def test_a_variable_that_is_used_beside_an_option_is_named(
+    variable: str, options: list[str], problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"LOADLINE__{variable}", "x")
+    with pytest.raises(ConfigError, match=f"^environment variable LOADLINE__{variable}: {re.escape(problem)}"):
+        connection(*options)
 
 
 @pytest.mark.parametrize("command", [["explain"], ["drain", "m", "decode"], ["pause"]])
@@ -110,16 +146,13 @@ def test_a_gateway_that_lacks_an_option_is_invalid_input(
 def test_plain_http_to_another_host_names_the_option(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--etcd", "http://etcd.example:2379"]) == 2
     error = capsys.readouterr().err
-    assert "--etcd: plain http to etcd.example shows keys and passwords" in error
-    assert "insecure = true in [etcd]" in error
+    assert "--etcd: etcd.endpoints[0]: is not encrypted" in error
+    assert "etcd.insecure = true" in error
 
 
-def test_a_configuration_permits_plain_http_to_another_host() -> None:
-    parser = argparse.ArgumentParser()
-    connection_arguments(parser, "")
-    options = parser.parse_args(["--etcd", "http://etcd.example:2379"])
-    insecure = ConnectionOptions(etcd=EtcdKnobs(insecure=True))
-    assert connection_of(options, insecure).etcd.endpoints == ("http://etcd.example:2379",)
+def test_a_configuration_permits_plain_http_to_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADLINE__ETCD__INSECURE", "true")
+    assert connection("--etcd", "http://etcd.example:2379").etcd.endpoints == ("http://etcd.example:2379",)
 
 
 MODEL = """

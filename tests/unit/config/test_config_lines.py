@@ -120,7 +120,7 @@ def test_any_valid_text_has_a_line_for_every_key(tables: list[tuple[str, dict[st
 
 
 def test_a_place_without_a_line_has_that_of_what_contains_it() -> None:
-    lines = FileLines("f.toml", LINES, {"http.port": "LOADLINE__HTTP__PORT"})
+    lines = FileLines("f.toml", LINES, {"http.port": "environment variable LOADLINE__HTTP__PORT"})
     assert lines.where("models[1].pools[0].role") == "f.toml, line 24"
     assert lines.where("models[0].guardrails.cooldown_up_ms") == "f.toml, line 20"
     assert lines.where("etcd.endpoints") == "f.toml"
