@@ -106,5 +106,5 @@ def is_connection(table: Mapping[str, Any]) -> bool:
 
 def _is_read(variable: str, servers: Collection[str]) -> bool:
     """Return whether a variable sets what is read here; others are those of agents on this host."""
-    section, _, key = variable.removeprefix(ENVIRONMENT_PREFIX).lower().partition("__")
-    return section in servers or (section == "agent" and (not key or key in FleetNames.__struct_fields__))
+    section, *path = variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
+    return section in servers or (section == "agent" and (not path or path[0] in ("", *FleetNames.__struct_fields__)))

@@ -51,7 +51,8 @@ def _override(
     for depth, part in enumerate(path):
         if part not in fields:
             remedy = remedy_for(part, fields, "".join(f"{section}." for section in path[:depth]))
-            raise ConfigError(_called(variable), f"names no key: {part}", remedy)
+            problem = f"names no key: {part}" if part else "has an empty part, as __ separates section and key"
+            raise ConfigError(_called(variable), problem, remedy)
         info = unwrap(fields[part].type)
         if depth == len(path) - 1:
             table[part] = _value(text, info)

@@ -48,6 +48,20 @@ def test_a_variable_that_names_no_key_is_named(tmp_path: Path) -> None:
     assert str(error.value) == "environment variable LOADLINE__NATS__USERS: names no key: users. Did you mean user?"
 
 
+@pytest.mark.parametrize(
+    ("variable", "problem"),
+    [
+        ("AGENT__", "has an empty part, as __ separates section and key. Known are: namespace, only, root."),
+        ("AGENT____ROOT", "has an empty part, as __ separates section and key. Known are: namespace, only, root."),
+        ("AGENT__ROOT__", "addresses a key below root, which is not a section. Set LOADLINE__AGENT__ROOT to the whole"),
+    ],
+)
+def test_a_variable_with_an_empty_part_is_named(variable: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_connection(None, {f"LOADLINE__{variable}": "x"})
+    assert str(error.value).startswith(f"environment variable LOADLINE__{variable}: {problem}")
+
+
 def test_variables_count_without_a_file_and_as_whole_sections() -> None:
     found = load_connection(None, {"LOADLINE__AGENT": '{ root = "r", log_level = "debug" }', "LOADLINE__ETCD": "{}"})
     assert found == FleetConnection(agent=FleetNames(root="r"))
