@@ -25,7 +25,6 @@ from loadline.errors import BusUnavailable, LoadlineError
 from loadline.runtime.status_parts import join_status
 from loadline.servers import NatsKnobs, check_server
 from loadline.toml.connection import is_connection, load_connection
-from loadline.toml.reading import read_table
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import DrainOrder, ExplainReply, ExplainRequest, OperatorReply, PauseCommand, StatusRequest
 from loadline.wire.subjects import Subjects
@@ -128,7 +127,7 @@ def target_of(options: argparse.Namespace) -> Target:
     if options.nats:
         check_server(options.nats, "--nats", ("nats", "tls"))
     path = options.config
-    if path is not None and not is_connection(read_table(path)):
+    if path is not None and not is_connection(path):
         load(path)  # operators have a file with their login; an agent's is checked as a whole
     found = load_connection(path, servers={"nats": options.nats or None})  # nobody here asks etcd
     # A drain is an order for the agent that scales.

@@ -1,7 +1,7 @@
 """Connection of a program that is no agent: a part of an agent's configuration, or a file with these sections only."""
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
@@ -94,14 +94,29 @@ def _connection(table: dict[str, Any], servers: Collection[str]) -> FleetConnect
     return connection
 
 
-def is_connection(table: Mapping[str, Any]) -> bool:
-    """Return whether a file has nothing but what ``load_connection`` reads: it is no agent's."""
-    agent = table.get("agent", {})
-    return (
-        table.keys() <= set(FleetConnection.__struct_fields__)
-        and isinstance(agent, dict)
-        and agent.keys() <= set(FleetNames.__struct_fields__)
-    )
+def is_connection(path: Path, environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether a file is that of an operator, and no agent's: neither it nor a variable names models.
+
+    Raises:
+        ConfigError: The file cannot be read, or is an operator's with a key that ``load_connection`` ignores.
+    """
+    text = read_text(path)
+    table = parse_table(text, str(path))
+    if "models" in table or f"{ENVIRONMENT_PREFIX}MODELS" in environ:
+        return False
+    lines = FileLines(str(path), key_lines(text))
+    ConfigError.raise_all(map(lines.located, _foreign_keys(table)))
+    return True
+
+
+def _foreign_keys(table: Mapping[str, Any]) -> Iterator[ConfigError]:
+    known = {"": (*FleetConnection.__struct_fields__, "models"), "agent.": FleetNames.__struct_fields__}
+    agent = table.get("agent")
+    for section, keys in (("", table), ("agent.", agent if isinstance(agent, dict) else ())):
+        for key in keys:
+            if key not in known[section]:
+                problem = "is not a known key in a file without [[models]]"
+                yield ConfigError(f"{section}{key}", problem, did_you_mean(key, known[section]))
 
 
 def _is_read(variable: str, servers: Collection[str]) -> bool:

@@ -38,12 +38,26 @@ def test_the_configuration_of_an_agent_names_its_task(tmp_path: Path) -> None:
         ("\n[[model]]\nname = 'm'", "line 2: model: is not a known key"),
         ("agent.rot = 'r'", "line 1: agent.rot: is not a known key"),
         ("\nnats.servers = ['http://n:1']", "line 2: nats.servers[0]: "),
+        (
+            "\nhttp.port = 1",
+            "line 2: http: is not a known key in a file without [[models]]. Known are: agent, etcd",
+        ),
+        ("agent.log_level = 'info'", "line 1: agent.log_level: is not a known key in a file without [[models]]. Known"),
+        ("[[model]]", "line 1: model: is not a known key in a file without [[models]]. Did you mean models?"),
     ],
 )
 def test_an_error_has_its_line(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(ConfigError) as error:
         target(tmp_path, text)
     assert f"{tmp_path / 'operator.toml'}, {problem}" in str(error.value)
+    assert "is missing" not in str(error.value)
+
+
+def test_the_models_of_an_agents_file_may_be_those_of_a_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOADLINE__MODELS", '[{name = "m", pools = [{name = "a", role = "aggregated"}]}]')
+    assert target(tmp_path, "http.port = 1\nagent.root = 'r'").root == "r"
 
 
 def test_the_option_replaces_the_servers_of_variables_and_keeps_login_and_root(monkeypatch: pytest.MonkeyPatch) -> None:
