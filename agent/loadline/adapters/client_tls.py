@@ -2,23 +2,55 @@
 
 import ssl
 import time
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from loadline.adapters.logs import bounded
 from loadline.errors import ConfigError
+from loadline.toml.regular_file import open_regular, os_error_text
 
 _RETRY_S: Final = 10.0
 """Time after which files that could not be used are read again, though they are the same."""
 
+_Stamps = list[tuple[int, int, int, int]]
+
 _log = bounded("tls")
+
+
+def load_context(section: str, ca_file: str, cert_file: str = "", key_file: str = "") -> ssl.SSLContext:
+    """Return a context for connections of a client.
+
+    Args:
+        section: Section of the files with a final dot, such as ``etcd.``, for errors; empty: the top level.
+        ca_file: CA bundle; empty: the system's.
+        cert_file: Client certificate; empty: none.
+        key_file: Its key; empty: it is in ``cert_file``.
+
+    Raises:
+        ConfigError: A file cannot be used.
+    """
+    names = {"ca_file": ca_file, "cert_file": cert_file, "key_file": key_file}
+    place = ""
+    try:
+        for place in [key for key, name in names.items() if name]:
+            open_regular(Path(names[place])).close()  # the library would wait for the writer of a FIFO
+        place = "ca_file"
+        context = ssl.create_default_context(cafile=ca_file or None)
+        if cert_file:
+            place = "cert_file"
+            context.load_cert_chain(cert_file, key_file or None)
+    except (OSError, ValueError) as error:
+        problem = f"{names[place]} cannot be used: {os_error_text(error)}"
+        raise ConfigError(f"{section}{place}", problem, "Name a PEM file.") from error
+    return context
 
 
 class ClientTls:
     """CA bundle and client certificate. New connections use the files as they are then.
 
     Args:
-        place: Setting that errors name.
+        section: Section of the files with a final dot, such as ``etcd.``, for errors; empty: the top level.
         ca_file: CA bundle; empty: the system's.
         cert_file: Client certificate; empty: none.
         key_file: Its key; empty: it is in ``cert_file``.
@@ -27,16 +59,13 @@ class ClientTls:
         ConfigError: A file cannot be used.
     """
 
-    def __init__(self, place: str, ca_file: str, cert_file: str = "", key_file: str = "") -> None:
-        self._ca_file, self._cert_file, self._key_file = ca_file, cert_file, key_file
+    def __init__(self, section: str, ca_file: str, cert_file: str = "", key_file: str = "") -> None:
+        self._load = partial(load_context, section, ca_file, cert_file, key_file)
         self._files = [Path(name) for name in (ca_file, cert_file, key_file) if name]
-        try:
-            self._read = self._unusable = self._stamps()
-            self._retry_at_s = 0.0
-            self._context = self._load()
-        except OSError as error:
-            files = ", ".join(map(str, self._files))
-            raise ConfigError(place, f"{files} cannot be used: {error}", "Name PEM files.") from error
+        self._context = self._load()
+        self._read: _Stamps = []  # the first connection reads them again, as they may be replaced meanwhile
+        self._unusable: _Stamps = []
+        self._retry_at_s = 0.0
 
     def context(self) -> ssl.SSLContext:
         """Return the context for the next connection; while new files cannot be used, it is that of the former ones.
@@ -49,19 +78,13 @@ class ClientTls:
                 self._unusable, self._retry_at_s = stamps, time.monotonic() + _RETRY_S
                 self._context = self._load()
                 self._read = stamps
-        except OSError as error:  # one is replaced just now
+        except (OSError, ConfigError) as error:  # one is replaced just now
             files = [str(file) for file in self._files]
             _log.warning(
                 "certificates_unusable", files=files, problem=str(error), remedy="The former ones stay in use."
             )
         return self._context
 
-    def _load(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=self._ca_file or None)
-        if self._cert_file:
-            context.load_cert_chain(self._cert_file, self._key_file or None)
-        return context
-
-    def _stamps(self) -> list[tuple[int, int, int, int]]:
+    def _stamps(self) -> _Stamps:
         found = (file.stat() for file in self._files)
         return [(one.st_mtime_ns, one.st_ctime_ns, one.st_ino, one.st_size) for one in found]

@@ -94,7 +94,7 @@ class EtcdRpc:
         self._knobs = knobs
         self._timeout_s = knobs.timeout_ms / 1000
         has_tls = any(url.startswith("https://") for url in knobs.endpoints)
-        self._tls = ClientTls("etcd.ca_file", knobs.ca_file, knobs.cert_file, knobs.key_file) if has_tls else None
+        self._tls = ClientTls("etcd.", knobs.ca_file, knobs.cert_file, knobs.key_file) if has_tls else None
         self._gateways: dict[int, EtcdGateway] = {}
         self._preferred = 0
         self._token: str | None = None if knobs.user else ""

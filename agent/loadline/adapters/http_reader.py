@@ -51,7 +51,7 @@ class HttpReader:
     def __init__(self, timeout_s: float, *, token_file: str = "", ca_file: str = "") -> None:
         self._timeout_s = timeout_s
         self._token_file = Path(token_file) if token_file else None
-        self._tls = ClientTls("ca_file", ca_file) if ca_file else None
+        self._tls = ClientTls("", ca_file) if ca_file else None
 
     async def __aenter__(self) -> Self:
         """Open the session."""

@@ -6,6 +6,7 @@ import ssl
 from pathlib import Path
 from typing import Any, Final
 
+from loadline.adapters.client_tls import load_context
 from loadline.errors import ConfigError
 from loadline.servers import NatsKnobs
 from loadline.toml.regular_file import open_regular, os_error_text
@@ -24,16 +25,7 @@ def tls_context(knobs: NatsKnobs) -> ssl.SSLContext | None:
     """
     if not (knobs.ca_file or knobs.cert_file):
         return None
-    key = "ca_file"
-    try:
-        context = ssl.create_default_context(cafile=knobs.ca_file or None)
-        if knobs.cert_file:
-            key = "cert_file"
-            context.load_cert_chain(knobs.cert_file, knobs.key_file)
-    except OSError as error:
-        files = knobs.ca_file if key == "ca_file" else f"{knobs.cert_file} with {knobs.key_file}"
-        raise ConfigError(f"nats.{key}", f"{files} cannot be used: {error}", "Name a PEM file.") from error
-    return context
+    return load_context("nats.", knobs.ca_file, knobs.cert_file, knobs.key_file)
 
 
 def login_options(knobs: NatsKnobs, tls: ssl.SSLContext | None) -> dict[str, Any]:

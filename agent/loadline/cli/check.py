@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from loadline import app
 from loadline.adapters import logs
-from loadline.adapters.client_tls import ClientTls
+from loadline.adapters.client_tls import load_context
 from loadline.adapters.nats_logins import check_credentials, tls_context
 from loadline.cli import event_loop, output, warmup
 from loadline.cli.configuration import configuration_warnings, load_configuration, located
@@ -28,6 +28,7 @@ from loadline.doctor.findings import Finding
 from loadline.errors import ConfigError, DataError
 from loadline.formatting import plural
 from loadline.toml.regular_file import open_regular, os_error_text
+from loadline.toml.secret_file import read_secret
 from loadline.web.access import Access
 
 _PURPOSES: Final[dict[PlannerGroup, str]] = {
@@ -150,47 +151,32 @@ def _journal_warnings(directory: str) -> Iterator[str]:
 
 def _secret_warnings(config: Config) -> Iterator[str]:
     """Warn of files with secrets that an agent could not use here; it may run on another host, or as another user."""
-    unreadable = [
-        f"{place}: {file} cannot be read: {problem}. Name a readable file."
-        for place, file in _secret_files(config).items()
-        if file and (problem := _problem_of(file))
-    ]
-    yield from unreadable
-    checks = (_check_page_files,) if unreadable else (_check_page_files, _check_bus_files, _check_store_files)
-    for check_files in checks:
+    passwords = {"nats.password_file": config.nats.password_file, "etcd.password_file": config.etcd.password_file}
+    for place, file in passwords.items():
+        try:
+            if file:
+                read_secret(file)
+        except (OSError, ValueError) as error:
+            yield f"{place}: {file} cannot be read: {os_error_text(error)}. Name a readable file."
+    for check_files in (_check_page_files, _check_credentials, _check_bus_certificates, _check_store_certificates):
         try:
             check_files(config)
         except ConfigError as error:
             yield str(error)
 
 
-def _secret_files(config: Config) -> dict[str, str]:
-    """Return the files of logins and certificates by their keys."""
-    sections = {
-        "nats": (config.nats, ("password_file", "credentials_file", "ca_file", "cert_file", "key_file")),
-        "etcd": (config.etcd, ("password_file", "ca_file", "cert_file", "key_file")),
-    }
-    return {f"{name}.{key}": getattr(knobs, key) for name, (knobs, keys) in sections.items() for key in keys}
-
-
-def _problem_of(file: str) -> str:
-    """Return why a file cannot be read; empty: it can."""
-    try:
-        with open_regular(Path(file)):
-            return ""
-    except (OSError, ValueError) as error:
-        return os_error_text(error)
-
-
-def _check_bus_files(config: Config) -> None:
+def _check_credentials(config: Config) -> None:
     check_credentials(config.nats)
+
+
+def _check_bus_certificates(config: Config) -> None:
     tls_context(config.nats)
 
 
-def _check_store_files(config: Config) -> None:
+def _check_store_certificates(config: Config) -> None:
     etcd = config.etcd
     if any(url.startswith("https://") for url in etcd.endpoints):
-        ClientTls("etcd.ca_file", etcd.ca_file, etcd.cert_file, etcd.key_file)
+        load_context("etcd.", etcd.ca_file, etcd.cert_file, etcd.key_file)
 
 
 def _check_page_files(config: Config) -> None:

@@ -1,6 +1,7 @@
 """TLS of clients, with real handshakes, while their files are replaced."""
 
 import asyncio
+import os
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from loadline.adapters.client_tls import ClientTls
+from loadline.adapters.nats_logins import tls_context
 from loadline.errors import ConfigError
+from loadline.servers import NatsKnobs
 from tests.support.certificates import CertificateFiles, replace_file, self_signed
 
 
@@ -48,7 +51,7 @@ def test_a_ca_that_was_replaced_is_no_longer_trusted(tmp_path: Path) -> None:
     replace_file(ca_file, former.certificate.read_bytes())
 
     async def scenario() -> None:
-        tls = ClientTls("etcd.ca_file", str(ca_file))
+        tls = ClientTls("etcd.", str(ca_file))
         async with server(former) as of_former, server(later) as of_later:
             assert [await connects(port, tls) for port in (of_former, of_later)] == [True, False]
             replace_file(ca_file, later.certificate.read_bytes())
@@ -68,7 +71,7 @@ def test_the_former_client_certificate_stays_until_certificate_and_key_are_repla
     replace_file(key_file, former.key.read_bytes())
 
     async def scenario() -> None:
-        tls = ClientTls("etcd.ca_file", str(host.certificate), str(cert_file), str(key_file))
+        tls = ClientTls("etcd.", str(host.certificate), str(cert_file), str(key_file))
         async with server(host, former) as of_former, server(host, later) as of_later:
             assert [await connects(port, tls) for port in (of_former, of_later)] == [True, False]
             replace_file(cert_file, later.certificate.read_bytes())
@@ -84,7 +87,7 @@ def test_files_that_become_usable_later_are_read_though_they_are_the_same(
 ) -> None:
     ca_file = tmp_path / "ca.pem"
     replace_file(ca_file, self_signed(tmp_path / "former").certificate.read_bytes())
-    tls = ClientTls("ca_file", str(ca_file))
+    tls = ClientTls("", str(ca_file))
     former, now_s, loads = tls.context(), [0.0], 0
     real = ssl.create_default_context
 
@@ -111,13 +114,27 @@ def test_files_that_become_usable_later_are_read_though_they_are_the_same(
 
 
 def test_the_context_stays_while_no_file_changes(tmp_path: Path) -> None:
-    tls = ClientTls("ca_file", str(self_signed(tmp_path).certificate))
+    tls = ClientTls("", str(self_signed(tmp_path).certificate))
     assert tls.context() is tls.context(), "another one would open a connection for each request"
 
 
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^ca_file: /nowhere cannot be used: "):
-        ClientTls("ca_file", "/nowhere")
+        ClientTls("", "/nowhere")
     (tmp_path / "ca.pem").write_text("no certificate", "utf-8")
     with pytest.raises(ConfigError, match=r"ca\.pem cannot be used: "):
-        ClientTls("ca_file", str(tmp_path / "ca.pem"))
+        ClientTls("", str(tmp_path / "ca.pem"))
+
+
+@pytest.mark.parametrize("name", ["fifo", "nul\0"])
+@pytest.mark.parametrize("key", ["ca_file", "cert_file", "key_file"])
+def test_a_name_of_no_regular_file_is_named_with_its_key(key: str, name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    own = self_signed(tmp_path)
+    files = {"ca_file": own.certificate, "cert_file": own.certificate, "key_file": own.key} | {key: tmp_path / name}
+    ca_file, cert_file, key_file = map(str, files.values())
+    with pytest.raises(ConfigError, match=f"^etcd.{key}: .* cannot be used: "):
+        ClientTls("etcd.", ca_file, cert_file, key_file)
+    knobs = NatsKnobs(ca_file=ca_file, cert_file=cert_file, key_file=key_file)
+    with pytest.raises(ConfigError, match=f"^nats.{key}: .* cannot be used: "):
+        tls_context(knobs)

@@ -92,7 +92,10 @@ def test_a_journal_that_cannot_be_created_is_warned_of(tmp_path: Path, capsys: p
 
 
 def test_secrets_that_cannot_be_used_here_are_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config, short, right, fifo = (tmp_path / name for name in ("loadline.toml", "short", "right", "fifo"))
+    names = ("loadline.toml", "short", "right", "fifo", "large", "binary")
+    config, short, right, fifo, large, binary = (tmp_path / name for name in names)
+    large.write_bytes(b"x" * 65_537)
+    binary.write_bytes(b"\xff")
     short.write_text("secret\n", "utf-8")
     os.mkfifo(fifo)
     right.write_text("a-token-of-enough-characters\n", "utf-8")
@@ -101,12 +104,15 @@ def test_secrets_that_cannot_be_used_here_are_warned_of(tmp_path: Path, capsys: 
         'http.token_file = "none"': "http.token_file: cannot be read: ",
         'nats.user = "u"\nnats.password_file = "none"': "nats.password_file: none cannot be read: ",
         f'nats.ca_file = "{short}"': f"nats.ca_file: {short} cannot be used: ",
-        f'nats.ca_file = "{fifo}"': f"nats.ca_file: {fifo} cannot be read: it is not a regular file",
+        f'nats.ca_file = "{fifo}"': f"nats.ca_file: {fifo} cannot be used: it is not a regular file",
         'nats.ca_file = "a\\u0000b"': "nats.ca_file: ",
         'nats.credentials_file = "none"': "nats.credentials_file: none cannot be read",
-        'nats.ca_file = "none"': "nats.ca_file: none cannot be read: ",
-        'etcd.endpoints = ["https://e:1"]\netcd.ca_file = "none"': "etcd.ca_file: none cannot be read: ",
+        'nats.ca_file = "none"': "nats.ca_file: none cannot be used: ",
+        'etcd.endpoints = ["https://e:1"]\netcd.ca_file = "none"': "etcd.ca_file: none cannot be used: ",
         'etcd.user = "u"\netcd.password_file = "none"': "etcd.password_file: none cannot be read: ",
+        f'nats.user = "u"\nnats.password_file = "{large}"': f"nats.password_file: {large} cannot be read: {large} is l",
+        f'nats.user = "u"\nnats.password_file = "{binary}"': f"nats.password_file: {binary} cannot be read: 'utf-8'",
+        'etcd.ca_file = "none"': "",
         f'http.token_file = "{right}"\nnats.user = "u"\nnats.password_file = "{right}"': "",
     }
     for lines, warning in warnings.items():
@@ -116,6 +122,19 @@ def test_secrets_that_cannot_be_used_here_are_warned_of(tmp_path: Path, capsys: 
         assert len(printed) == bool(warning)
         expected = f"warning: {config}, line {lines.count(chr(10)) + 1}: {warning}"
         assert all(line.startswith(expected) for line in printed), printed
+
+
+def test_each_secret_that_cannot_be_used_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "loadline.toml"
+    lines = [
+        'etcd = { endpoints = ["https://e:1"], user = "u", password_file = "none", ca_file = "none" }',
+        'nats = { servers = ["tls://n:1"], credentials_file = "none", cert_file = "none", key_file = "none" }',
+    ]
+    config.write_text("\n".join([*lines, BASE]), "utf-8")
+    assert main(["check", "--config", str(config)]) == 0
+    printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
+    found = {line.removeprefix(f"warning: {config}, line ").split(": ")[1] for line in printed}
+    assert found == {"etcd.password_file", "etcd.ca_file", "nats.credentials_file", "nats.cert_file"}
 
 
 def test_version_is_a_command_and_an_option(capsys: pytest.CaptureFixture[str]) -> None:
