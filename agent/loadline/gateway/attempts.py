@@ -120,7 +120,7 @@ class Attempts:
         Raises:
             ApiError: It was the last attempt.
         """
-        if self._is_blamed:
+        if self._is_blamed:  # with any such status: engines refuse one request as 400, 413 or 422, all to be corrected
             return True
         self._is_blamed = True
         self.failed(backend, f"it answered {status} after a success")

@@ -147,7 +147,7 @@ class Backends:
         """
         picked = self.pick(time.monotonic(), avoided)
         if picked in avoided:
-            left_s = max(deadline_s - time.monotonic(), 0.0)  # half of it is left for the attempt
+            left_s = max(deadline_s - time.monotonic(), 0.0)  # the pause must end before it does
             await wait_at_most(self._changed, min(_PAUSE_S, left_s / 2.0))
             picked = self.pick(time.monotonic(), avoided)
         if picked is not None and (picked not in avoided or time.monotonic() < deadline_s):

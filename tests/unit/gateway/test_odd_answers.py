@@ -113,6 +113,18 @@ def test_an_error_after_a_success_that_blames_the_request_is_its_answer(raw: byt
     asyncio.run(scenario())
 
 
+def test_workers_that_refuse_a_request_with_different_statuses_confirm_each_other() -> None:
+    async def scenario() -> None:
+        too_large = REFUSAL.replace(b"400", b"413")
+        first, second = (answer(write_event(one), "text/event-stream") for one in (REFUSAL, too_large))
+        async with gateway_rig(0) as (rig, _), RawEngine(first) as a, RawEngine(second) as b:
+            rig.model.backends.update([record("a", a.address), record("b", b.address)])
+            assert await ask(rig, stream=True) == (413, too_large)
+            assert (a.requests, b.requests) == (1, 1)
+
+    asyncio.run(scenario())
+
+
 def test_the_only_worker_is_asked_again_before_its_error_after_a_success_is_believed() -> None:
     async def scenario() -> None:
         raw = answer(write_event(REFUSAL), "text/event-stream")
