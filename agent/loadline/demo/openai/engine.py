@@ -144,9 +144,14 @@ class PacedEngine:
     def _now_ms(self) -> float:
         return asyncio.get_running_loop().time() * 1_000.0 * self._speed
 
-    def _advance(self) -> None:
-        """Run until now, one iteration at a time, and set the timer for the next one."""
-        now_ms = self._now_ms
+    def _advance(self, due_ms: float = 0.0) -> None:
+        """Run until now, one iteration at a time, and set the timer for the next one.
+
+        Args:
+            due_ms: End of the iteration whose timer fires.
+        """
+        # A timer fires up to the resolution of the loop's clock early, and its time is rounded in another unit.
+        now_ms = max(self._now_ms, due_ms)
         while (end_ms := self._engine.next_iteration_ms()) is not None and end_ms <= now_ms:
             self._deliver(self._engine.advance(end_ms), end_ms)
         self._schedule()
@@ -156,7 +161,7 @@ class PacedEngine:
             self._timer.cancel()
         end_ms = self._engine.next_iteration_ms()
         loop = asyncio.get_running_loop()
-        self._timer = None if end_ms is None else loop.call_at(end_ms / 1_000.0 / self._speed, self._advance)
+        self._timer = None if end_ms is None else loop.call_at(end_ms / 1_000.0 / self._speed, self._advance, end_ms)
 
     def _deliver(self, events: list[EngineEvent], at_ms: float) -> None:
         """Hand out the tokens of an iteration that ended at ``at_ms``."""
