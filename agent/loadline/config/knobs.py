@@ -59,7 +59,8 @@ class HttpKnobs(Knobs, frozen=True):
         str,
         Meta(
             description="File with a token of 16 characters or more, with which the live page is shown to other "
-            "machines and can pause models; empty: it is shown on loopback only, and cannot."
+            "machines and can pause models; empty: it pauses none, and is shown if host is a loopback address, "
+            "otherwise to nobody."
         ),
     ] = ""
     compatible_metrics: Annotated[
