@@ -11,18 +11,19 @@ from typing import Final
 
 import aiohttp
 from msgspec import Struct
+from msgspec.structs import replace
 
 from loadline.cli import event_loop, output
 from loadline.cli.exit_codes import FAILED
 from loadline.cli.profile_results import format_profile, write_results
-from loadline.cli.progress import OnProgress, progress_display
+from loadline.cli.progress import progress_display
 from loadline.errors import ConfigError, DataError
 from loadline.formatting import plural
 from loadline.profiler.choice import Workload
 from loadline.profiler.endpoint import LINE_BYTES_MAX, TIMEOUTS, EngineEndpoint
 from loadline.profiler.plan import FULL, QUICK
 from loadline.profiler.probe import find_dialect, find_limits
-from loadline.profiler.problems import EngineProblem
+from loadline.profiler.problems import EngineProblem, EngineUnavailable
 from loadline.profiler.record import Record, Setup
 from loadline.profiler.run import ProfilerRun, retried
 from loadline.toml.regular_file import os_error_text
@@ -67,13 +68,15 @@ def profile(options: argparse.Namespace) -> int:
     workload = Workload(options.isl, options.osl, options.ttft_ms, options.itl_ms)
     _check(options)
     try:
-        records, complete = event_loop.run(_measure_all(engines, options))
+        records, problems = event_loop.run(_measure_all(engines, options))
     except KeyboardInterrupt:
         print("Interrupted. The same command continues with the next point.", file=sys.stderr)
         raise
     result = write_results(options.directory, records, workload)
+    absent = {name: problem for name, problem in problems.items() if name not in records}
+    result = replace(result, unusable=absent | result.unusable)
     output.print_result(options, result, format_profile(result))
-    return 0 if complete and not result.unusable else FAILED
+    return FAILED if problems or result.unusable else 0
 
 
 def _engines(options: argparse.Namespace) -> list[_Engine]:
@@ -105,30 +108,39 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError("--prefix-reuse", f"{options.prefix_reuse:g} is no ratio", "Write 0 to 1.")
 
 
-async def _measure_all(engines: list[_Engine], options: argparse.Namespace) -> tuple[dict[str, Record], bool]:
-    """Measure one engine after the other; return their records, and whether none failed."""
+async def _measure_all(engines: list[_Engine], options: argparse.Namespace) -> tuple[dict[str, Record], dict[str, str]]:
+    """Measure one engine after the other; return their records, and the problems of those that failed, by name."""
     key = _key(options.api_key_file) if options.api_key_file else ""
     connector = aiohttp.TCPConnector(limit=0)
     runs: dict[str, ProfilerRun] = {}
-    complete = 0
+    problems: dict[str, EngineProblem] = {}
     async with aiohttp.ClientSession(connector=connector, timeout=TIMEOUTS, read_bufsize=LINE_BYTES_MAX) as session:
-        for engine in engines:  # a folder that cannot be used is named before any engine is measured
-            with _problem_printed():
-                endpoint = EngineEndpoint(session, engine.name, engine.url, key)
+        endpoints = {one: EngineEndpoint(session, one.name, one.url, key) for one in engines}
+        for engine, endpoint in endpoints.items():  # a folder that cannot be used is named before any is measured
+            with _noted(problems, engine.name):
                 runs[engine.name] = await _prepared(endpoint, engine, options)
-        for name, run in runs.items():
-            with _problem_printed(), progress_display(f"measuring {name}", "points") as on_progress:
-                await _measure(run, name, _QUICK_S if options.quick else None, on_progress)
-                complete += 1
-    return {name: run.record for name, run in runs.items()}, complete == len(engines)
+        # After the minutes that the others take, an engine that was loading its model may be ready.
+        late = [one for one in engines if isinstance(problems.get(one.name), EngineUnavailable)] if runs else []
+        for name in list(runs):
+            with _noted(problems, name):
+                await _measure(runs[name], name, options)
+        for engine in late:
+            print(f"{engine.name}: is asked once more, as the others are done.", file=sys.stderr)
+            del problems[engine.name]
+            with _noted(problems, engine.name):
+                runs[engine.name] = await _prepared(endpoints[engine], engine, options)
+                await _measure(runs[engine.name], engine.name, options)
+    texts = {name: output.printable(str(error).removeprefix(f"{name}: ")) for name, error in problems.items()}
+    return {name: run.record for name, run in runs.items()}, texts
 
 
 @contextmanager
-def _problem_printed() -> Iterator[None]:
-    """Print the problem of one engine, so that the others are measured."""
+def _noted(problems: dict[str, EngineProblem], name: str) -> Iterator[None]:
+    """Print the problem of one engine and keep it, so that the others are measured."""
     try:
         yield
     except EngineProblem as error:
+        problems[name] = error
         print(f"loadline: {output.printable(str(error))}", file=sys.stderr)
         print("The same command continues with the next point.", file=sys.stderr)
 
@@ -157,9 +169,11 @@ async def _prepared(endpoint: EngineEndpoint, engine: _Engine, options: argparse
     return ProfilerRun(endpoint, prompts, record, limits)
 
 
-async def _measure(run: ProfilerRun, name: str, seconds: float | None, on_progress: OnProgress) -> None:
+async def _measure(run: ProfilerRun, name: str, options: argparse.Namespace) -> None:
     began_s, cpu_s = time.monotonic(), time.process_time()
-    complete = await run.run(lambda now: on_progress(now.measured, now.planned), seconds)
+    with progress_display(f"measuring {name}", "points") as on_progress:
+        seconds = _QUICK_S if options.quick else None
+        complete = await run.run(lambda now: on_progress(now.measured, now.planned), seconds)
     busy = (time.process_time() - cpu_s) / max(time.monotonic() - began_s, 1.0)
     if not complete:
         print(f"{name}: two minutes are over; the sweeps have fewer points than planned.", file=sys.stderr)

@@ -47,7 +47,7 @@ class ProfileResult(Struct, frozen=True):
     directory: str
     workload: Workload
     unusable: dict[str, str]
-    """Problem of each engine without a profile, by its name."""
+    """Problem of each engine without a profile, by its name, also of those that were not ready."""
     suggestions: list[SuggestedEngine] = []
     """The candidates of each role, the suggested one first."""
     threshold: dict[str, float] = {}

@@ -179,7 +179,7 @@ class EngineEndpoint:
             shorter, api = "Give --max-context, if a prompt is too long", "Give the URL of an OpenAI-compatible API"
             remedy = shorter if self._answered else api
             raise RequestRefused(f"{self.name}: refuses a request: {said}. {remedy}.")
-        raise EngineUnavailable(f"{self.name}: answers {said}. See the engine's log.")
+        raise EngineUnavailable(f"{self.name}: {self._url} answers {said}. See the engine's log.")
 
 
 def _message(text: str) -> str:
