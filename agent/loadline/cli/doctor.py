@@ -20,7 +20,10 @@ from loadline.toml.connection import load_connection
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="configuration of the agent (default: servers of this host)"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="configuration of the agent (default: variables, or this host)",
     )
     output.arguments(parser)
 

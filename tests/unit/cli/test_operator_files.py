@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from loadline.cli.connection import connection_of
-from loadline.cli.main import parser
+from loadline.cli.main import main, parser
 from loadline.cli.remote import Target, target_of
+from loadline.doctor.deployment import Deployment
+from loadline.doctor.findings import Finding, ok
 from loadline.errors import ConfigError
-from loadline.servers import NatsKnobs
+from loadline.servers import EtcdKnobs, NatsKnobs
 from tests.support.config_texts import BASE
 
 
@@ -74,6 +76,22 @@ def test_the_option_replaces_the_servers_of_variables_and_keeps_login_and_root(m
 def test_variables_of_etcd_are_nothing_to_who_asks_an_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOADLINE__ETCD__ENDPOINTS", '["http://etcd:2379"]')
     assert target_of(parser().parse_args(["status"])).nats == NatsKnobs()
+
+
+def test_doctor_examines_the_servers_of_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    examined: list[Deployment] = []
+
+    async def examine(deployment: Deployment) -> list[Finding]:
+        examined.append(deployment)
+        return [ok("nats", "it is reachable")]
+
+    monkeypatch.setattr("loadline.cli.doctor.examine", examine)
+    monkeypatch.setenv("LOADLINE__NATS__SERVERS", '["nats://n:1"]')
+    monkeypatch.setenv("LOADLINE__ETCD__ENDPOINTS", '["https://e:1"]')
+    monkeypatch.setenv("LOADLINE__AGENT", '{ root = "r", namespace = "s", only = "migration" }')
+    assert main(["doctor"]) == 0
+    expected = Deployment(NatsKnobs(("nats://n:1",)), EtcdKnobs(("https://e:1",)), "r", "s", "migration")
+    assert examined == [expected]
 
 
 def test_without_a_file_variables_name_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
