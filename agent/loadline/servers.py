@@ -31,7 +31,7 @@ class NatsKnobs(Knobs, frozen=True):
     credentials_file: Annotated[str, Meta(description="A .creds file (JWT and nkey).")] = ""
     ca_file: Annotated[str, Meta(description="CA bundle for TLS; empty: the system's.")] = ""
     cert_file: Annotated[str, Meta(description="Client certificate for TLS, with key_file.")] = ""
-    key_file: Annotated[str, Meta(description="Key of the client certificate.")] = ""
+    key_file: Annotated[str, Meta(description="Key of the client certificate, without a passphrase.")] = ""
     inbox_prefix: Annotated[
         str, Meta(pattern=r"^[A-Za-z0-9_-]+\Z", description="First token of the subjects on which replies arrive.")
     ] = "_INBOX"
@@ -51,7 +51,7 @@ class EtcdKnobs(Knobs, frozen=True):
     password_file: Annotated[str, Meta(description="File with the password.")] = ""
     ca_file: Annotated[str, Meta(description="CA bundle for https.")] = ""
     cert_file: Annotated[str, Meta(description="Client certificate for https.")] = ""
-    key_file: Annotated[str, Meta(description="Key of the client certificate.")] = ""
+    key_file: Annotated[str, Meta(description="Key of the client certificate, without a passphrase.")] = ""
     timeout_ms: Annotated[Positive, Meta(description="Time limit of a single call.")] = 2_000
     insecure: Annotated[bool, Meta(description="Allow http:// to hosts other than this one.")] = False
 

@@ -2,9 +2,11 @@
 
 import ssl
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from loadline.adapters.logs import bounded
 from loadline.errors import ConfigError
@@ -25,25 +27,35 @@ def load_context(section: str, ca_file: str, cert_file: str = "", key_file: str 
         section: Section of the files with a final dot, such as ``etcd.``, for errors; empty: the top level.
         ca_file: CA bundle; empty: the system's.
         cert_file: Client certificate; empty: none.
-        key_file: Its key; empty: it is in ``cert_file``.
+        key_file: Its key, which has no passphrase.
 
     Raises:
         ConfigError: A file cannot be used.
     """
-    names = {"ca_file": ca_file, "cert_file": cert_file, "key_file": key_file}
-    place = ""
-    try:
-        for place in [key for key, name in names.items() if name]:
-            open_regular(Path(names[place])).close()  # the library would wait for the writer of a FIFO
-        place = "ca_file"
+    for key, file in {"ca_file": ca_file, "cert_file": cert_file, "key_file": key_file}.items():
+        if file:
+            with _named(f"{section}{key}", file):
+                open_regular(Path(file)).close()  # the library would wait for the writer of a FIFO
+    with _named(f"{section}ca_file", ca_file):
         context = ssl.create_default_context(cafile=ca_file or None)
-        if cert_file:
-            place = "cert_file"
-            context.load_cert_chain(cert_file, key_file or None)
-    except (OSError, ValueError) as error:
-        problem = f"{names[place]} cannot be used: {os_error_text(error)}"
-        raise ConfigError(f"{section}{place}", problem, "Name a PEM file.") from error
+    if cert_file:
+        with _named(f"{section}cert_file", f"{cert_file} with {key_file}"):
+            context.load_cert_chain(cert_file, key_file, partial(_refuse_passphrase, section, key_file))
     return context
+
+
+@contextmanager
+def _named(place: str, files: str) -> Iterator[None]:
+    """Name the place of files that cannot be used."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise ConfigError(place, f"{files} cannot be used: {os_error_text(error)}", "Name a PEM file.") from error
+
+
+def _refuse_passphrase(section: str, key_file: str) -> NoReturn:
+    """Refuse an encrypted key: without a callback, the library asks at the terminal and waits for an answer."""
+    raise ConfigError(f"{section}key_file", f"{key_file} has a passphrase", "Name a file with the key in plain text.")
 
 
 class ClientTls:
@@ -53,7 +65,7 @@ class ClientTls:
         section: Section of the files with a final dot, such as ``etcd.``, for errors; empty: the top level.
         ca_file: CA bundle; empty: the system's.
         cert_file: Client certificate; empty: none.
-        key_file: Its key; empty: it is in ``cert_file``.
+        key_file: Its key, which has no passphrase.
 
     Raises:
         ConfigError: A file cannot be used.

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -9,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 from loadline.adapters.client_tls import ClientTls
 from loadline.adapters.nats_logins import tls_context
@@ -138,3 +140,20 @@ def test_a_name_of_no_regular_file_is_named_with_its_key(key: str, name: str, tm
     knobs = NatsKnobs(ca_file=ca_file, cert_file=cert_file, key_file=key_file)
     with pytest.raises(ConfigError, match=f"^nats.{key}: .* cannot be used: "):
         tls_context(knobs)
+
+
+def test_a_key_with_a_passphrase_is_refused_and_nobody_asked_for_it(tmp_path: Path) -> None:
+    own = self_signed(tmp_path)
+    key = serialization.load_pem_private_key(own.key.read_bytes(), None)
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    own.key.write_bytes(key.private_bytes(encoding, form, serialization.BestAvailableEncryption(b"secret")))
+    problem = f"nats.key_file: {own.key} has a passphrase. Name a file with the key in plain text."
+    with pytest.raises(ConfigError, match=f"^{re.escape(problem)}$"):
+        tls_context(NatsKnobs(cert_file=str(own.certificate), key_file=str(own.key)))
+
+
+def test_a_key_that_cannot_be_used_is_named_with_its_certificate(tmp_path: Path) -> None:
+    own, other = self_signed(tmp_path / "own"), self_signed(tmp_path / "other")
+    files = f"{own.certificate} with {other.key}"
+    with pytest.raises(ConfigError, match=f"^etcd.cert_file: {re.escape(files)} cannot be used: .*mismatch"):
+        ClientTls("etcd.", "", str(own.certificate), str(other.key))
