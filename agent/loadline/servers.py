@@ -97,12 +97,20 @@ def check_logins(nats: NatsKnobs, etcd: EtcdKnobs) -> None:
         _check_pair(section, knobs, "cert_file", "key_file")
     if nats.user and nats.credentials_file:
         raise ConfigError("nats.credentials_file", "and user are both set", "Remove one of them.")
-    if nats.cert_file and not all(url.startswith("tls://") for url in nats.servers):
-        raise ConfigError("nats.cert_file", "is set, and a server has no tls:// URL", "Use tls:// for all servers.")
     for index, url in enumerate(etcd.endpoints):
         if url.startswith("http://") and not is_loopback(url) and not etcd.insecure:
             remedy = "Use https://, or set etcd.insecure = true if the network is trusted."
             raise ConfigError(f"etcd.endpoints[{index}]", "is not encrypted", remedy)
+
+
+def check_certificate_use(nats: NatsKnobs) -> None:
+    """Check that a server which a client certificate is for cannot be one without TLS.
+
+    Raises:
+        ConfigError: The URL of a server permits that.
+    """
+    if nats.cert_file and not all(url.startswith("tls://") for url in nats.servers):
+        raise ConfigError("nats.cert_file", "is set, and a server has no tls:// URL", "Use tls:// for all servers.")
 
 
 def _check_pair(section: str, knobs: NatsKnobs | EtcdKnobs, one: str, other: str) -> None:

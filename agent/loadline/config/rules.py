@@ -19,7 +19,7 @@ from loadline.core.planning.planner import Finding, KnobProblem, KnobWarning
 from loadline.core.planning.planners import PLANNERS
 from loadline.core.state.settings import ModelKnobs
 from loadline.errors import ConfigError
-from loadline.servers import check_logins, check_servers, is_loopback, is_loopback_host
+from loadline.servers import check_certificate_use, check_logins, check_servers, is_loopback, is_loopback_host
 
 _TAKEOVER_MS: Final = 2_000
 """Time after the TTL of a lease within which a standby should take over; longer campaign intervals exceed it."""
@@ -49,6 +49,7 @@ def _errors(config: Config) -> Iterator[ConfigError]:
     yield from _raised(check_servers, config.nats.servers, "nats.servers", ("nats", "tls"))
     yield from _raised(check_servers, config.etcd.endpoints, "etcd.endpoints", ("http", "https"))
     yield from _raised(check_logins, config.nats, config.etcd)
+    yield from _raised(check_certificate_use, config.nats)
     yield from _sharing_errors(config)
     yield from _time_errors(config)
     yield from duplicate_errors((model.name for model in config.models), "models", "model")

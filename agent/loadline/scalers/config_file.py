@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from loadline.core.vocabulary.scalars import Name
 from loadline.errors import ConfigError
-from loadline.servers import EtcdKnobs, Knobs, NatsKnobs, check_logins, check_servers
+from loadline.servers import EtcdKnobs, Knobs, NatsKnobs, check_certificate_use, check_logins, check_servers
 from loadline.toml.checking import load_as
 
 ScalerName = Annotated[Name, Meta(description="Name in the answers to decisions.")]
@@ -33,6 +33,7 @@ def read_as(shape: type[Shape], path: Path) -> Shape:
     knobs = load_as(shape, path)
     check_servers(knobs.nats.servers, "nats.servers", ("nats", "tls"))
     check_logins(knobs.nats, EtcdKnobs())
+    check_certificate_use(knobs.nats)
     return knobs
 
 

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from loadline.core.vocabulary.scalars import Name
 from loadline.errors import ConfigError
-from loadline.servers import EtcdKnobs, Knobs, NatsKnobs, check_logins, check_servers
+from loadline.servers import EtcdKnobs, Knobs, NatsKnobs, check_certificate_use, check_logins, check_servers
 from loadline.toml.checking import checked, did_you_mean
 from loadline.toml.environment import ENVIRONMENT_PREFIX, apply_variables, variables_in
 from loadline.toml.lines import FileLines, key_lines
@@ -34,8 +34,8 @@ class FleetConnection(Knobs, frozen=True):
 
 
 _BOTH: Final[Mapping[str, str | None]] = MappingProxyType({"nats": None, "etcd": None})
-_URLS: Final = {"nats": ("servers", "tls://"), "etcd": ("endpoints", "https://")}
-"""Key of the URLs in each section, and how those with TLS begin."""
+_URLS: Final = {"nats": "servers", "etcd": "endpoints"}
+"""Key of the URLs in each section."""
 
 
 def load_connection(
@@ -59,9 +59,9 @@ def load_connection(
     variables = {name: value for name, value in variables_in(environ).items() if _is_read(name, servers)}
     replaced = apply_variables(table, FleetConnection, variables, lambda key, known, _section: did_you_mean(key, known))
     for section, url in servers.items():
-        if url is not None:
-            _use_option(table, section, url)
-            replaced[f"{section}.{_URLS[section][0]}"] = f"--{section}"
+        if url is not None and isinstance(knobs := table.setdefault(section, {}), dict):
+            knobs[_URLS[section]] = [url]
+            replaced[f"{section}.{_URLS[section]}"] = f"--{section}"
     lines = FileLines("" if path is None else str(path), key_lines(text), replaced)
     try:
         return _connection(table, servers)
@@ -70,18 +70,7 @@ def load_connection(
         raise
 
 
-def _use_option(table: dict[str, Any], section: str, url: str) -> None:
-    """Replace the servers of a section; a client certificate that its server has no use for need not be right."""
-    knobs = table.setdefault(section, {})
-    if isinstance(knobs, dict):
-        key, with_tls = _URLS[section]
-        knobs[key] = [url]
-        if not url.startswith(with_tls):
-            knobs.pop("cert_file", None)
-            knobs.pop("key_file", None)
-
-
-def _connection(table: dict[str, Any], servers: Collection[str]) -> FleetConnection:
+def _connection(table: dict[str, Any], servers: Mapping[str, str | None]) -> FleetConnection:
     sections: dict[str, Any] = {name: table[name] for name in servers if name in table}
     agent = table.get("agent", {})
     if not isinstance(agent, dict):
@@ -91,6 +80,8 @@ def _connection(table: dict[str, Any], servers: Collection[str]) -> FleetConnect
     check_servers(connection.nats.servers, "nats.servers", ("nats", "tls"))
     check_servers(connection.etcd.endpoints, "etcd.endpoints", ("http", "https"))
     check_logins(connection.nats, connection.etcd)
+    if servers.get("nats") is None:  # a server of --nats nats://... gets the certificate if it requires TLS
+        check_certificate_use(connection.nats)
     return connection
 
 

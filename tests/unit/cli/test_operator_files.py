@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from loadline.cli.connection import connection_of
 from loadline.cli.main import main, parser
@@ -69,7 +70,7 @@ def test_the_option_replaces_the_servers_of_variables_and_keeps_login_and_root(m
         monkeypatch.setenv(f"LOADLINE__{variable}", value)
     tls = NatsKnobs(("tls://n:1",), "u", "p", cert_file="c", key_file="k")
     assert target_of(parser().parse_args(["status", "--nats", "tls://n:1"])) == Target(tls, "r", "")
-    plain = NatsKnobs(("nats://n:1",), "u", "p")
+    plain = replace(tls, servers=("nats://n:1",))  # a server that requires TLS gets the certificate
     assert target_of(parser().parse_args(["status", "--nats", "nats://n:1"])) == Target(plain, "r", "")
 
 

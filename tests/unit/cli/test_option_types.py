@@ -78,7 +78,7 @@ def test_options_replace_what_the_configuration_says_and_keep_its_logins(tmp_pat
 
 
 def test_a_variable_that_an_option_replaces_need_not_be_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("NATS__SERVERS", "NATS__CERT_FILE", "ETCD__ENDPOINTS", "ETCD__KEY_FILE"):
+    for variable in ("NATS__SERVERS", "ETCD__ENDPOINTS"):
         monkeypatch.setenv(f"LOADLINE__{variable}", "http://x")
     monkeypatch.setenv("LOADLINE__AGENT__ROOT", "r")
     plain, local = NatsKnobs(("nats://n:1",)), EtcdKnobs(("http://127.0.0.1:1",))
@@ -89,7 +89,7 @@ def test_a_variable_that_an_option_replaces_need_not_be_right(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("variable", "options", "problem"),
     [
-        ("NATS__CERT_FILE", ["--nats", "tls://n:1"], "nats.key_file: is missing while cert_file is set"),
+        ("NATS__CERT_FILE", ["--nats", "nats://n:1"], "nats.key_file: is missing while cert_file is set"),
         ("ETCD__KEY_FILE", ["--etcd", "https://e:1"], "etcd.cert_file: is missing while key_file is set"),
         ("NATS__USER", ["--nats", "nats://n:1"], "nats.password_file: is missing while user is set"),
     ],
