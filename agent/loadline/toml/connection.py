@@ -86,17 +86,19 @@ def _connection(table: dict[str, Any], servers: Mapping[str, str | None]) -> Fle
 
 
 def is_connection(path: Path, environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether a file is that of an operator, and no agent's: neither it nor a variable names models.
+    """Return whether a file is an operator's: it has nothing but what ``load_connection`` reads.
+
+    Another one is an agent's if it has models or, as an agent's file need not have them, if a variable has.
 
     Raises:
-        ConfigError: The file cannot be read, or is an operator's with a key that ``load_connection`` ignores.
+        ConfigError: The file cannot be read, or is nobody's: it has other keys, and there are no models.
     """
     text = read_text(path)
     table = parse_table(text, str(path))
-    if "models" in table or f"{ENVIRONMENT_PREFIX}MODELS" in environ:
+    foreign = list(_foreign_keys(table))
+    if "models" in table or (foreign and f"{ENVIRONMENT_PREFIX}MODELS" in map(str.upper, environ)):
         return False
-    lines = FileLines(str(path), key_lines(text))
-    ConfigError.raise_all(map(lines.located, _foreign_keys(table)))
+    ConfigError.raise_all(map(FileLines(str(path), key_lines(text)).located, foreign))
     return True
 
 

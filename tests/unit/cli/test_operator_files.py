@@ -63,6 +63,13 @@ def test_the_models_of_an_agents_file_may_be_those_of_a_variable(
     assert target(tmp_path, "http.port = 1\nagent.root = 'r'").root == "r"
 
 
+def test_an_operator_needs_no_right_variable_of_the_agents_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOADLINE__MODELS", "[]")
+    assert target(tmp_path, "agent.root = 'r'").root == "r"
+
+
 def test_the_option_replaces_the_servers_of_variables_and_keeps_login_and_root(monkeypatch: pytest.MonkeyPatch) -> None:
     variables = {"NATS__SERVERS": "x", "NATS__USER": "u", "NATS__PASSWORD_FILE": "p", "AGENT__ROOT": "r"}
     certificate = {"NATS__CERT_FILE": "c", "NATS__KEY_FILE": "k"}
