@@ -33,6 +33,8 @@ _BATCH_MAX: Final = 256
 _KEY_BYTES_MAX: Final = 8_192
 _BUSY: Final = 0.8
 """Fraction of a core above which the profiler itself may delay what it measures."""
+_LATE_PROBLEMS: Final = (EngineProblem, DataError, OSError)
+"""What must not keep the profiles of the measured engines from being written; OSError: the folder cannot be used."""
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,60}")
 
 
@@ -113,7 +115,7 @@ async def _measure_all(engines: list[_Engine], options: argparse.Namespace) -> t
     key = _key(options.api_key_file) if options.api_key_file else ""
     connector = aiohttp.TCPConnector(limit=0)
     runs: dict[str, ProfilerRun] = {}
-    problems: dict[str, EngineProblem] = {}
+    problems: dict[str, Exception] = {}
     async with aiohttp.ClientSession(connector=connector, timeout=TIMEOUTS, read_bufsize=LINE_BYTES_MAX) as session:
         endpoints = {one: EngineEndpoint(session, one.name, one.url, key) for one in engines}
         for engine, endpoint in endpoints.items():  # a folder that cannot be used is named before any is measured
@@ -127,7 +129,7 @@ async def _measure_all(engines: list[_Engine], options: argparse.Namespace) -> t
         for engine in late:
             print(f"{engine.name}: is asked once more, as the others are done.", file=sys.stderr)
             del problems[engine.name]
-            with _noted(problems, engine.name):
+            with _noted(problems, engine.name, _LATE_PROBLEMS):
                 runs[engine.name] = await _prepared(endpoints[engine], engine, options)
                 await _measure(runs[engine.name], engine.name, options)
     texts = {name: output.printable(str(error).removeprefix(f"{name}: ")) for name, error in problems.items()}
@@ -135,11 +137,13 @@ async def _measure_all(engines: list[_Engine], options: argparse.Namespace) -> t
 
 
 @contextmanager
-def _noted(problems: dict[str, EngineProblem], name: str) -> Iterator[None]:
+def _noted(
+    problems: dict[str, Exception], name: str, kinds: tuple[type[Exception], ...] = (EngineProblem,)
+) -> Iterator[None]:
     """Print the problem of one engine and keep it, so that the others are measured."""
     try:
         yield
-    except EngineProblem as error:
+    except kinds as error:
         problems[name] = error
         print(f"loadline: {output.printable(str(error))}", file=sys.stderr)
         print("The same command continues with the next point.", file=sys.stderr)

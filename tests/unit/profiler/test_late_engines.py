@@ -54,6 +54,20 @@ def test_an_engine_that_gets_ready_meanwhile_is_measured_after_the_others(tmp_pa
     assert records["late"].count == records["ready"].count > 0
 
 
+@pytest.mark.parametrize(("file", "problem"), [("late/measurements.jsonl", "no measurements"), ("late", "File exists")])
+def test_a_folder_that_a_late_engine_cannot_use_leaves_what_was_measured(
+    file: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("{}\n", "utf-8")
+    command = ["profile", "--quick", "--max-concurrency", "2", "--directory", str(tmp_path)]
+    records, problems, _ = measured(LoadsLong, command)
+    assert records["ready"].count > 0
+    assert list(problems) == ["late"]
+    assert problem in problems["late"]
+    assert problem in capsys.readouterr().err
+
+
 def test_an_engine_that_does_not_get_ready_is_named_in_the_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
