@@ -58,7 +58,7 @@ class WorkerCell(Struct, frozen=True, array_like=True):
     worker: str
     state: str
     """``ready``, ``starting``, ``draining``, ``unschedulable`` or ``silent``."""
-    kv_percent: int
+    kv_percent: int | None
     waiting_requests: int
     running_requests: int
 
@@ -173,7 +173,7 @@ def worker_cell(worker: WorkerStatus) -> WorkerCell:
     return WorkerCell(
         worker.worker,
         "silent" if silent and worker.state == "ready" else worker.state,
-        round(100 * worker.kv_usage_ratio),
+        round(100 * worker.kv_usage_ratio) if worker.kv_reported else None,
         worker.waiting_requests,
         worker.running_requests,
     )

@@ -51,7 +51,9 @@ def test_the_kv_usage_of_a_pool_is_that_of_the_workers_that_report_it(
     for number, ratio in enumerate(ratios):
         report = WorkerSample(1, 0, kv_usage_ratio=ratio, waiting_requests=1, running_requests=1)
         fleet.ingest(reported(str(number), report), START)
-    assert refresh(pool, START).status(START).kv_usage == (None if usage is None else pytest.approx(usage))
+    status = refresh(pool, START).status(START)
+    assert status.kv_usage == (None if usage is None else pytest.approx(usage))
+    assert [worker.kv_reported for worker in status.workers] == [ratio is not None for ratio in ratios]
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,11 @@ def test_a_worker_that_stopped_reporting_is_silent_and_a_starting_one_is_not() -
     assert worker_cell(worker(1, state="starting", age_ms=99_000)).state == "starting"
 
 
+def test_a_worker_that_reports_no_kv_usage_has_none() -> None:
+    assert worker_cell(worker(1, kv=0.5)).kv_percent == 50
+    assert worker_cell(replace(worker(1, kv=0.0), kv_reported=False)).kv_percent is None
+
+
 def test_a_wait_ends_when_its_reason_says_and_is_listed_once() -> None:
     hold = explanation()
     found = list(waits(replace(hold, limits=(*hold.limits, *hold.limits))))

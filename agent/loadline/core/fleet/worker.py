@@ -124,6 +124,7 @@ class WorkerState(Struct, omit_defaults=True, gc=False):
             kv_usage_ratio=load.kv_micro / MICRO,
             waiting_requests=load.waiting,
             running_requests=load.running,
+            kv_reported=load.kv_reporting > 0,
         )
 
     def _status_name(self) -> str:

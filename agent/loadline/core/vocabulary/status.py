@@ -32,6 +32,8 @@ class WorkerStatus(Struct, frozen=True):
     kv_usage_ratio: float
     waiting_requests: int
     running_requests: int
+    kv_reported: bool = True
+    """False: the worker does not report its KV usage, and ``kv_usage_ratio`` is 0."""
 
 
 class PoolStatus(Struct, frozen=True):

@@ -60,9 +60,9 @@ class Card {
       if (cell.signature === changed) continue;
       cell.signature = changed;
       cell.element.className = `w ${state}${state === "ready" ? heat(kv) : ""}`;
-      cell.element.style.setProperty("--kv", kv);
-      cell.element.textContent = state === "starting" ? "···" : state === "silent" ? "?" : kv;
-      cell.text = `${name}: ${words(state)}, KV ${kv}%, ${waiting} waiting, ${running} running`;
+      cell.element.style.setProperty("--kv", kv ?? 0);
+      cell.element.textContent = state === "starting" ? "···" : state === "silent" ? "?" : kv ?? NONE;
+      cell.text = `${name}: ${words(state)}, KV ${kv === null ? "unknown" : `${kv}%`}, ${waiting} waiting, ${running} running`;
       cell.element.setAttribute("aria-label", cell.text);
     }
     for (const [name, cell] of this.cells) if (!seen.has(name)) { cell.element.remove(); this.cells.delete(name); }
