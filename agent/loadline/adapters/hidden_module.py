@@ -5,9 +5,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # it imports tempfile and 30 other modules
+    from importlib.abc import Loader
 
 
 @contextmanager
@@ -45,7 +48,7 @@ class _Unloaded(ModuleType):
     loaded. If that fails, so does the next use, with the same cause.
     """
 
-    def __init__(self, spec: ModuleSpec, loader: Loader) -> None:
+    def __init__(self, spec: ModuleSpec, loader: "Loader") -> None:
         super().__init__(spec.name)
         self.__spec__, self.__loader__ = spec, loader
         vars(self)["_load"] = _LoadOnce(self, spec, loader)
@@ -56,7 +59,7 @@ class _Unloaded(ModuleType):
 
 
 class _LoadOnce:
-    def __init__(self, module: ModuleType, spec: ModuleSpec, loader: Loader) -> None:
+    def __init__(self, module: ModuleType, spec: ModuleSpec, loader: "Loader") -> None:
         self._module, self._spec, self._loader = module, spec, loader
         self._lock = threading.RLock()
         self._begun = False
