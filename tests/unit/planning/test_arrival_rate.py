@@ -137,3 +137,39 @@ def test_of_a_burst_of_few_requests_only_what_is_no_chance_counts(samples: int) 
     assert forecast([1] * 120, samples) < burst < 5.0
     assert forecast([1] * 120 + [10] * 8, samples) > 7.0
     assert forecast([10] * 120 + [100], samples) > 85.0
+
+
+def growths(counts: list[int], lead_ms: int = LEAD_MS) -> list[float]:
+    """Return the likely growth after each second from the 60th on."""
+    rate, found = ArrivalRate(), []
+    for second, count in enumerate(counts, 1):
+        rate.add(TrafficTotals(observed_ms=1_000, arrivals=count), LEAD_MS, COST_OF_MISS, 1_000 * second)
+        found.append(rate.likely_growth(lead_ms, 60, 1_000 * second))
+    return found[60:]
+
+
+def test_a_ramp_after_a_fall_likely_goes_on_before_a_forecast_extrapolates_it() -> None:
+    """Of 24/s, 4/s remain, which rise by 4/s a minute: to 12/s after two, and to 18/s after a start-up of 90 s more.
+
+    In one of eight cases chance is a change of the rate, from which on the windows begin anew.
+    """
+    seen = []
+    for seed in range(8):
+        counts = poisson(lambda second: 24.0 if second < 300 else 4.0 + (second - 300) / 15.0, 420, seed)
+        rate, now = fed(counts)
+        assert rate.forecast(90_000, 60, now) == pytest.approx(10.0, abs=1.0), "the mean of the last minute"
+        seen.append(10.0 * max(growths(counts, 90_000)[-20:]))
+    assert [one for one in seen if one > 10.0] == pytest.approx([18.0] * 7, rel=0.25)
+
+
+@pytest.mark.parametrize("per_s", [2.0, 100.0])
+def test_steady_arrivals_rarely_seem_to_rise(per_s: float) -> None:
+    found = [growth for seed in range(10) for growth in growths(poisson(lambda _: per_s, 300, seed))]
+    assert sum(growth > 1.0 for growth in found) < 0.01 * len(found)
+
+
+def test_a_fall_is_no_growth_and_a_minute_is_needed_to_see_one() -> None:
+    assert set(growths([200] * 60 + [60] * 60)) == {1.0}
+    ramp = growths([200] * 60 + [60 + second // 2 for second in range(60)])
+    assert ramp[38] == 1.0
+    assert ramp[59] > 1.3

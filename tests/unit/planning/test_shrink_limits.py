@@ -176,3 +176,14 @@ def test_a_backlog_of_prefill_workers_that_are_gone_is_forgotten() -> None:
     world.planner.plan(world.fleet.refresh(), world.fleet.now + 1_000)
     found = world.planner.plan(world.fleet.refresh(), world.fleet.now + 12_000)
     assert all(one.code is not ReasonCode.BACKLOG_PASSED_ON for one in found.reasons)
+
+
+@pytest.mark.parametrize("seed", [1, 8, 9])
+def test_a_shrink_leaves_the_workers_for_arrivals_that_rise_until_others_would_be_ready(seed: int) -> None:
+    """Rises from 10/s to 100/s in 5 min end at once. A minute later, two workers serve what half a minute brings."""
+    world, sentences = AutoWorld(2, seed=seed), set[str]()
+    for second in range(420):
+        world.run(10.0 + 0.3 * (second % 300), 1)
+        sentences |= {one.sentence() for one in world.last.reasons if one.code is ReasonCode.ARRIVALS_RISING}
+    assert min(world.counts[300:]) == 2
+    assert any("seem to rise, to 1." in sentence or "seem to rise, to 2." in sentence for sentence in sentences)

@@ -87,6 +87,7 @@ class ReasonCode(StrEnum):
     SURGE_ADDS_ONLY = "surge_adds_only"
     FORECAST_STEP = "forecast_step"
     UNPROVEN_LOAD = "unproven_load"
+    ARRIVALS_RISING = "arrivals_rising"
     BACKLOG_PASSED_ON = "backlog_passed_on"
     SHRINK_REVERSED = "shrink_reversed"
     SHRINK_STEPWISE = "shrink_stepwise"

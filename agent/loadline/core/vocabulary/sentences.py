@@ -190,6 +190,10 @@ SENTENCES: Final[dict[str, str]] = {
         "{wanted:g} held at {allowed:g}: with {wanted:g}, a worker would serve {rate:.2f} requests/s, which is too far "
         "beyond the {proven:.2f} that have been seen within the objectives"
     ),
+    "arrivals_rising": (
+        "{wanted:g} held at {allowed:g}: the arrivals seem to rise, to {growth:.1f} times their rate within a start-up "
+        "time"
+    ),
     "backlog_passed_on": (
         "{wanted:g} held at {allowed:g}: prefill workers that work off a backlog pass on {passed_on_per_s:.1f} "
         "requests/s"

@@ -352,7 +352,7 @@ class AutoPlanner(Planner):
         current, wanted = pool.effective_target(now), needs.wanted
         if serves and state.known_since_ms < 0:
             state.known_since_ms = now
-        state.hold.update(needs.keep, load.capacity, current, load.start_up_ms, now)
+        state.hold.update(max(needs.keep, needs.rising), load.capacity, current, load.start_up_ms, now)
         reason = Reason(needs.reason.code, pool.name, needs.reason.numbers | {"wanted": float(wanted)})
         if wanted > current:
             if serves:

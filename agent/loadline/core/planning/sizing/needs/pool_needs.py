@@ -62,6 +62,8 @@ class PoolNeeds(Struct):
     """Arrivals to grow for."""
     reason: Reason
     """Reason of ``wanted``."""
+    rising: int = 0
+    """Count that a shrink leaves as the arrivals seem to rise, at most the present one; 0: they do not."""
 
 
 LIGHT: Final = 0.5
@@ -108,7 +110,13 @@ class PoolLoad(Struct, frozen=True):
         if serves:
             lasting = max(lasting, self.lasting_per_s / serves)
         keep = whole(lasting * self.shrink_ratio) if serves else max(current, wanted)
-        return PoolNeeds(wanted, keep, lasting, self.lasting_per_s, self.growing_per_s, largest.reason)
+        rising = min(current, self._rising()) if serves and keep < current else 0
+        return PoolNeeds(wanted, keep, lasting, self.lasting_per_s, self.growing_per_s, largest.reason, rising)
+
+    @property
+    def likely_growth(self) -> float:
+        """Ratio by which the arrivals rise within a start-up time if they go on as they seem to; 1: they do not."""
+        return self.arrivals.likely_growth(self.start_up_ms, SAMPLES[1], self.now)
 
     @property
     def capacity(self) -> float:
@@ -159,6 +167,11 @@ class PoolLoad(Struct, frozen=True):
             is_chance = self.by_chance(workers_max * serves, rate, self.lasting_per_s)
             workers = min(rate / serves, workers_max) if is_chance else rate / serves
             yield Need(workers, Reason.of(ReasonCode.DEMAND_TARGET, pool.name, **numbers))
+
+    def _rising(self) -> int:
+        """Return the workers for the arrivals after a start-up if they go on to rise; 0: they do not rise."""
+        growth = self.likely_growth
+        return whole(growth * self.lasting_per_s / self.serves * self.shrink_ratio) if growth > 1.0 else 0
 
     def saturated_need(self) -> Need | None:
         """Return the need by what full workers complete, or take out of their queues; None if they are not full."""

@@ -54,6 +54,11 @@ def _delay(load: PoolLoad, wanted: int) -> Reason | None:
     return Reason.of(ReasonCode.WORKERS_PENDING, pool.name, pending=pending) if pending else None
 
 
+def _rising(load: PoolLoad, needs: PoolNeeds, _allowed: int) -> tuple[int, dict[str, float]]:
+    """Return the count for the arrivals after a start-up if they go on to rise."""
+    return needs.rising, {"growth": load.likely_growth}
+
+
 def _held(load: PoolLoad, _needs: PoolNeeds, _allowed: int) -> tuple[int, dict[str, float]]:
     """Return the highest count that was needed within the hold, and the time that it lasts."""
     hold, current, now = load.state.hold, load.pool.effective_target(load.now), load.now
@@ -87,6 +92,7 @@ def _passed_on(load: PoolLoad, needs: PoolNeeds, _allowed: int) -> tuple[int, di
 
 
 _LIMITS: Final = {
+    ReasonCode.ARRIVALS_RISING: _rising,
     ReasonCode.HIGHEST_RECOMMENDATION: _held,
     ReasonCode.SHRINK_REVERSED: _reversed,
     ReasonCode.UNPROVEN_LOAD: _unproven,
