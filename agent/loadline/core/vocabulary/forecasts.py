@@ -67,7 +67,7 @@ class SeasonalKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     """Knobs of the seasonal regression."""
 
     season_s: Annotated[
-        int, Meta(ge=60, le=604_800, description="Period of the load; more than one period of data is needed.")
+        int, Meta(ge=60, le=604_800, description="Period of the load; two periods of data are needed.")
     ] = 86_400
     points: Annotated[int, Meta(ge=24, le=POINTS_MAX, description="Number of newest points to fit.")] = 1_008
 
@@ -85,7 +85,8 @@ class AutoKnobs(Struct, frozen=True, forbid_unknown_fields=True):
             ge=2,
             le=200,
             description="Past times at which each predictor is scored, spread over the newest season; at least half as "
-            "many, as the distance between them is a power of two of intervals.",
+            "many, as the distance between them is a power of two of intervals, and at most 2,400 divided by the "
+            "number of forecast intervals.",
         ),
     ] = 24
 
