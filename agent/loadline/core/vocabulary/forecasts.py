@@ -4,7 +4,8 @@ A query is complete: the child process or the simulation that executes it needs 
 defined here and not with the predictors.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Iterable
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
@@ -15,6 +16,7 @@ DAY_MS = 86_400_000
 PredictorName = Literal["constant", "kalman", "arima", "prophet", "seasonal"]
 AnyPredictor = Literal[PredictorName, "auto"]
 Fallback = Literal["", "flat", "points", "failed", "not_finite", "absurd", "late", "away"]
+_FAILURES: Final[frozenset[Fallback]] = frozenset({"failed", "not_finite", "absurd", "late", "away"})
 
 _Variance = Annotated[float, Meta(gt=0, le=1e12)]
 
@@ -131,3 +133,8 @@ class Forecast(Struct, frozen=True, omit_defaults=True):
     """Reason for using another predictor than the configured one; empty: it was used."""
     detail: str = ""
     """Description of the failure."""
+
+
+def failed(forecasts: Iterable[Forecast | None]) -> list[Forecast]:
+    """Return the last values in place of forecasts whose fit failed; flat and short series need no fit."""
+    return [one for one in forecasts if one is not None and one.fallback in _FAILURES]
