@@ -11,6 +11,7 @@ from loadline.core.controller import Controller
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning import planners
+from loadline.core.planning.encode_pools import EncodePools
 from loadline.core.planning.planner import ForecastRequest, Planner
 from loadline.core.state.settings import ModelKnobs
 from loadline.core.vocabulary.effects import AnyEffect, FitForecast
@@ -49,7 +50,9 @@ class RequestingPlanner(Planner):
 @pytest.fixture
 def controller(monkeypatch: pytest.MonkeyPatch) -> Controller:
     monkeypatch.setitem(planners.PLANNERS, "static", RequestingPlanner)
-    return Controller(settings_of(ModelKnobs("m", (PoolKnobs("p", "decode"),), planner="static")))
+    return Controller(
+        settings_of(ModelKnobs("m", (PoolKnobs("p", "decode"), PoolKnobs("e", "encode")), planner="static"))
+    )
 
 
 def planner(controller: Controller) -> RequestingPlanner:
@@ -87,6 +90,19 @@ def test_an_answer_with_a_failed_fit_is_counted_once(controller: Controller, fal
     last = Forecast((3.0,), (3.0,), "constant", fallback)
     controller.handle([ForecastFitted("m", 1, [Forecast((3.0,), (3.0,), "kalman"), last, last])], START + 1)
     assert controller.state.counters.get("forecasts_failed", 0) == counted
+
+
+def test_a_request_survives_a_fault_in_its_turn(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planner waits for the answer to its request, and makes no other meanwhile."""
+
+    def fault(*_arguments: object) -> Recommendation:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(EncodePools, "add_to", fault)
+        assert fits(controller.handle([], START)) == []
+    assert controller.state.counters["planner_failures"] == 1
+    assert fits(controller.handle([], START + 60_000)) == [FitForecast("m", 1, [QUERY])]
 
 
 def test_a_performed_request_is_answered_by_a_forecast() -> None:
