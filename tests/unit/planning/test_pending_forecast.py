@@ -5,6 +5,7 @@ import pytest
 from loadline.core.planning.demand.pending_forecast import PendingForecast
 from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
 from loadline.core.vocabulary.forecasts import Forecast, ForecastQuery, Series
+from loadline.core.vocabulary.reasons import ReasonCode
 
 MINUTE_MS = 60_000
 
@@ -39,3 +40,14 @@ def test_a_repeated_answer_counts_once() -> None:
     forecast.is_unread = False
     forecast.ingest_forecast(fitted(1, 9.0))
     assert (forecast.is_unread, forecast.forecasts) == (False, fitted(1, 5.0).forecasts)
+
+
+def test_the_first_failed_fit_of_the_three_series_is_the_reason() -> None:
+    forecast = PendingForecast()
+    forecast.request_forecasts(queries(MINUTE_MS))
+    fine = Forecast((5.0,), (5.0,), "seasonal")
+    late = Forecast((5.0,), (5.0,), "constant", "late", "no answer in time")
+    forecast.ingest_forecast(ForecastFitted("m", 1, [fine, None, late]))
+    assert [(note.code, note.detail) for note in forecast.notes] == [
+        (ReasonCode.FORECAST_FALLBACK, "no answer in time")
+    ]

@@ -63,6 +63,11 @@ def test_units_have_no_unknown_setting(path: Path, tmp_path: Path) -> None:
     assert not [line for line in done.stderr.splitlines() if unit.name in line]
 
 
+def test_a_child_that_runs_out_of_memory_does_not_end_the_agent() -> None:
+    """By default, systemd stops a unit when the kernel kills any of its processes for memory."""
+    assert unit_values("OOMPolicy") == ["continue"]
+
+
 def test_the_unit_of_scalers_starts_the_program_that_the_guide_names() -> None:
     text = (UNIT.parent / "loadline-scaler@.service").read_text("utf-8").replace("%i", "observed")
     [command] = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)

@@ -18,6 +18,7 @@ TESTED = {
     "LoadlineAttainmentBurnsFast",
     "LoadlineAttainmentLow",
     "LoadlineForecastWrong",
+    "LoadlineForecastsFail",
     "LoadlineTrafficUnknown",
 }
 """Alerts whose expressions combine series; the others compare one metric with a number."""

@@ -1,6 +1,7 @@
 """The exact solver: cases that greedy misses, and time limits; tests/property measures its gap."""
 
 import math
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -147,18 +148,31 @@ def test_no_mixes_are_returned_above_the_limit() -> None:
     assert not minimal_mixes(want("m", 2, *pools), RemainingSupply({}), 0.0, limit=5)
 
 
-def test_no_mix_is_looked_for_that_all_workers_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five pools of 32 workers have 39 million mixes, none of which serves more than 160."""
-    looks = 0
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the divisions of a demand by the capacity of a pool."""
+    counter: Counter[str] = Counter()
 
     def counted(number: float) -> int:
-        nonlocal looks
-        looks += 1
+        counter["ceil"] += 1
         return math.ceil(number)
 
     monkeypatch.setattr("loadline.solver.mixes.ceil", counted)
+    return counter
+
+
+def test_mixes_of_small_workers_that_a_large_one_ends_are_not_looked_through(looks: Counter[str]) -> None:
+    """One worker of the last pool serves all of the demand, so a mix of it and others is not minimal."""
+    small = [PoolOption(f"a{number}", 0.1, 1.0, replicas_max=200) for number in range(3)]
+    model = want("m", 20, *small, PoolOption("b", 20.0, 1.0, replicas_max=1))
+    assert not minimal_mixes(model, RemainingSupply({}), 0.0, limit=2_048), "the small ones alone have 20,301"
+    assert looks["ceil"] < 10_000
+
+
+def test_no_mix_is_looked_for_that_all_workers_cannot_be(looks: Counter[str]) -> None:
+    """Five pools of 32 workers have 39 million mixes, none of which serves more than 160."""
     pools = [option(f"p{number}", replicas_max=32) for number in range(5)]
     assert not minimal_mixes(want("m", 161, *pools), RemainingSupply({"h100": 40}), 0.0, limit=512)
-    assert looks < 10
+    assert looks["ceil"] < 10
     (mix,) = minimal_mixes(want("m", 160, *pools), RemainingSupply({"h100": 200}), 0.0, limit=512)
     assert set(mix.counts.values()) == {32}

@@ -2,11 +2,14 @@
 
 from loadline.core.handlers.turn import Turn
 from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
+from loadline.core.vocabulary.forecasts import failed
 
 
 def forecast_fitted(turn: Turn, event: ForecastFitted) -> None:
-    """Pass a forecast to the planner of its model, which runs in this turn."""
+    """Pass a forecast to the planner of its model, which runs in this turn, and count it if a fit of it failed."""
     turn.add_forecast(event)
+    if failed(event.forecasts):
+        turn.state.count("forecasts_failed")
 
 
 def forecast_failed(turn: Turn, event: ForecastFailed) -> None:

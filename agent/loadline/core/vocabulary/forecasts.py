@@ -4,7 +4,8 @@ A query is complete: the child process or the simulation that executes it needs 
 defined here and not with the predictors.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Iterable
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
@@ -15,6 +16,7 @@ DAY_MS = 86_400_000
 PredictorName = Literal["constant", "kalman", "arima", "prophet", "seasonal"]
 AnyPredictor = Literal[PredictorName, "auto"]
 Fallback = Literal["", "flat", "points", "failed", "not_finite", "absurd", "late", "away"]
+_FAILURES: Final[frozenset[Fallback]] = frozenset({"failed", "not_finite", "absurd", "late", "away"})
 
 _Variance = Annotated[float, Meta(gt=0, le=1e12)]
 
@@ -67,7 +69,7 @@ class SeasonalKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     """Knobs of the seasonal regression."""
 
     season_s: Annotated[
-        int, Meta(ge=60, le=604_800, description="Period of the load; more than one period of data is needed.")
+        int, Meta(ge=60, le=604_800, description="Period of the load; two periods of data are needed.")
     ] = 86_400
     points: Annotated[int, Meta(ge=24, le=POINTS_MAX, description="Number of newest points to fit.")] = 1_008
 
@@ -85,7 +87,8 @@ class AutoKnobs(Struct, frozen=True, forbid_unknown_fields=True):
             ge=2,
             le=200,
             description="Past times at which each predictor is scored, spread over the newest season; at least half as "
-            "many, as the distance between them is a power of two of intervals.",
+            "many, as the distance between them is a power of two of intervals, and at most 2,400 divided by the "
+            "number of forecast intervals.",
         ),
     ] = 24
 
@@ -130,3 +133,8 @@ class Forecast(Struct, frozen=True, omit_defaults=True):
     """Reason for using another predictor than the configured one; empty: it was used."""
     detail: str = ""
     """Description of the failure."""
+
+
+def failed(forecasts: Iterable[Forecast | None]) -> list[Forecast]:
+    """Return the last values in place of forecasts whose fit failed; flat and short series need no fit."""
+    return [one for one in forecasts if one is not None and one.fallback in _FAILURES]

@@ -4,7 +4,7 @@ from msgspec import Struct, field
 
 from loadline.core.planning.planner import ForecastRequest
 from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
-from loadline.core.vocabulary.forecasts import Forecast, ForecastQuery
+from loadline.core.vocabulary.forecasts import Forecast, ForecastQuery, failed
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 
 
@@ -50,9 +50,9 @@ class PendingForecast(Struct):
             self.notes = [Reason(ReasonCode.FORECAST_FALLBACK, detail=answer.detail)]
             return
         self.forecasts = answer.forecasts
-        requests = next(iter(answer.forecasts), None)
-        if requests is not None and requests.fallback in {"failed", "not_finite", "absurd", "late", "away"}:
-            self.notes = [Reason(ReasonCode.FORECAST_FALLBACK, detail=requests.detail or requests.fallback)]
+        lost = failed(answer.forecasts)
+        if lost:
+            self.notes = [Reason(ReasonCode.FORECAST_FALLBACK, detail=lost[0].detail or lost[0].fallback)]
 
     def interval_range(self, now: int, ahead_ms: int, interval_ms: int) -> tuple[int, int]:
         """Return the indices of the first and the last forecast interval within ``ahead_ms`` of ``now``."""

@@ -51,10 +51,11 @@ def _run_planner(context: ScalingContext, model: ModelState, now: int) -> tuple[
         for forecast in forecasts:
             planner.ingest_forecast(forecast)
         seen = as_seen_by(planner, model)
-        recommendation, wake_ms, request = planner.plan(seen, now), planner.next_wake(), planner.forecast_request()
+        recommendation, wake_ms = planner.plan(seen, now), planner.next_wake()
         if seen is not model:
             encode = model.encode = model.encode or EncodePools()
             recommendation, wake_ms = encode.add_to(recommendation, model, now), min(wake_ms, encode.next_wake())
+        request = planner.forecast_request()  # last: it is returned once, and awaited until it is answered
     except Exception as fault:  # noqa: BLE001 - any exception would stop all models, and again after a restart
         return context.fail(model, fault, now)
     model.plan_at_ms = wake_ms
