@@ -136,6 +136,16 @@ def test_several_pools_of_a_role_are_described_as_sharing_its_load() -> None:
     assert shares("aggregated", "aggregated")
 
 
+def test_a_sample_is_due_as_early_after_a_restored_snapshot() -> None:
+    """No traffic has been reported since the last sample, 960 ms ago, so the next one waits for the whole second."""
+    world = AutoWorld(2)
+    world.run(20.0, 5)
+    traffic, sampled_ms = world.fleet.model.traffic, world.planner.sampled_ms
+    traffic.totals = replace(traffic.totals)  # as a snapshot is read: equal to that of the planner, but another object
+    world.planner.plan(world.fleet.refresh(), sampled_ms + 960)
+    assert world.planner.sampled_ms == sampled_ms
+
+
 @pytest.mark.parametrize("requests_per_s", [20.0, 90.0, 240.0])
 def test_a_fleet_of_any_size_finds_the_count(requests_per_s: float) -> None:
     for workers in (2, 16):

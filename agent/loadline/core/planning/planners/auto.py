@@ -215,7 +215,7 @@ class AutoPlanner(Planner):
 
     def _is_sample_due(self, totals: TrafficTotals, now: int) -> bool:
         """Return True if a second has passed since the last sample, or more requests have arrived than in two."""
-        early_ms = _EARLY_MS if totals is not self.totals else 0
+        early_ms = _EARLY_MS if totals != self.totals else 0  # by value: a restored snapshot has two equal objects
         surge = self.totals is not None and totals.arrivals_since(self.totals) > self.surge
         return surge or now - self.sampled_ms >= _SAMPLE_MS - early_ms
 
