@@ -20,8 +20,9 @@ _LONGER: Final = 4
 """Factor of the output if the requests of a batch did not run together long enough."""
 _LONG_ENOUGH_S: Final = 2.0
 """Time of batches after which none is repeated: at 20 ms a token, a batch of 128 tokens each."""
-_STALLED_MAX: Final = 3
-"""Consecutive outputs of one token after which a model is given up."""
+_STALLED_MAX: Final = 12
+"""Consecutive outputs of one token after which a model is given up. Of outputs of 16 tokens on average, one of 4,096
+requests has three in a row by chance, and a batch may have 256."""
 
 
 class Measurement:

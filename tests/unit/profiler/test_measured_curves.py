@@ -11,6 +11,7 @@ from loadline.config.profiles import read_decode, read_prefill
 from loadline.demo.openai.application import EngineApi
 from loadline.demo.openai.engine import Generation, PacedEngine
 from loadline.profiler.plan import PrefillTask
+from loadline.profiler.problems import EngineProblem
 from loadline.profiler.record import Record
 from loadline.profiler.results import decode_file, decode_sweep, prefill_file, prefill_sweep, usage_factor
 from loadline.profiler.run import ProfilerRun
@@ -88,6 +89,32 @@ def test_outputs_that_end_early_are_continued(tmp_path: Path) -> None:
         batch = usage * decode.max_kv_tokens / context
         # The prompts of continued outputs run in between.
         assert TIMING.alpha < itl_ms < 2 * (TIMING.alpha + TIMING.beta * batch)
+
+
+class OneTokenMostly(PacedEngine):
+    """Engine of which each fifth output has its length, and the others one token."""
+
+    def submit(self, prompt: Sequence[int], tokens_max: int, *, ignore_eos: bool) -> Generation:
+        return super().submit(prompt, tokens_max if self._submitted % 5 == 0 else 1, ignore_eos=ignore_eos)
+
+
+class OneToken(PacedEngine):
+    """Engine whose outputs all have one token."""
+
+    def submit(self, prompt: Sequence[int], tokens_max: int, *, ignore_eos: bool) -> Generation:
+        del tokens_max
+        return super().submit(prompt, 1, ignore_eos=ignore_eos)
+
+
+def test_some_outputs_of_one_token_in_a_row_do_not_end_a_run(tmp_path: Path) -> None:
+    run, complete = with_engine(lambda url: profiled(url, tmp_path, batch_max=1), paced=OneTokenMostly, timing=TIMING)
+    assert complete
+    assert run.measurement.early_ends > 0
+
+
+def test_a_model_whose_outputs_all_have_one_token_ends_a_run(tmp_path: Path) -> None:
+    with pytest.raises(EngineProblem, match="the model ends its outputs after one token"):
+        with_engine(lambda url: profiled(url, tmp_path, batch_max=1), paced=OneToken, timing=TIMING)
 
 
 class ChatOnly(EngineApi):
