@@ -283,6 +283,17 @@ def test_an_encoded_planner_restores_its_state(name: str, roles: tuple[Role, ...
     assert msgspec.json.encode(restored) == msgspec.json.encode(planner)
 
 
+def test_an_encoded_planner_goes_on_at_the_same_times_without_reports(name: str, roles: tuple[Role, ...]) -> None:
+    planner, world = make(name), make_harness(roles)
+    list(run_load(planner, world, LOADS["rising"], 45))
+    restored, other = msgspec.json.decode(msgspec.json.encode(planner), type=PLANNERS[name]), copy.deepcopy(world)
+    evaluated_ms = world.now - STEP_MS
+    for elapsed_ms in range(20, 2_001, 20):
+        world.now = other.now = evaluated_ms + elapsed_ms
+        assert evaluate(restored, other) == evaluate(planner, world)
+        assert msgspec.json.encode(restored) == msgspec.json.encode(planner), f"{elapsed_ms} ms after the last report"
+
+
 @pytest.mark.parametrize("shape", ["idle", "swinging"])
 def test_more_load_never_recommends_fewer_workers(name: str, roles: tuple[Role, ...], shape: str) -> None:
     """All loads of a grid are higher than the shape by a constant."""
