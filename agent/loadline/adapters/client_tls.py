@@ -61,14 +61,7 @@ def _refuse_passphrase(section: str, key_file: str) -> NoReturn:
 class ClientTls:
     """CA bundle and client certificate. New connections use the files as they are then.
 
-    Args:
-        section: Section of the files with a final dot, such as ``etcd.``, for errors; empty: the top level.
-        ca_file: CA bundle; empty: the system's.
-        cert_file: Client certificate; empty: none.
-        key_file: Its key, which has no passphrase.
-
-    Raises:
-        ConfigError: A file cannot be used.
+    Arguments and errors are those of ``load_context``.
     """
 
     def __init__(self, section: str, ca_file: str, cert_file: str = "", key_file: str = "") -> None:

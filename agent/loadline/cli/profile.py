@@ -34,7 +34,7 @@ _KEY_BYTES_MAX: Final = 8_192
 _BUSY: Final = 0.8
 """Fraction of a core above which the profiler itself may delay what it measures."""
 _LATE_PROBLEMS: Final = (EngineProblem, DataError, OSError)
-"""Errors that keep no profile of a measured engine from being written; OSError: the folder cannot be used."""
+"""Errors that leave a late engine out, and nothing that was measured; OSError: its folder cannot be used."""
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,60}")
 
 
