@@ -3,7 +3,8 @@
 python -m tools.process_chaos.soak --for 7200
 
 Each 30 s has a fault on the servers, on the two other agents or on the fleet, as in tools.process_chaos. Beside the
-load, a client follows the live page of the steady agent all the time, and its configuration changes once a minute.
+load, a client follows the live page of the steady agent all the time, its configuration changes once a minute, and all
+journals are replayed before their oldest segments are deleted.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from msgspec.structs import replace
 from loadline.cli.exit_codes import INTERRUPTED
 from loadline.demo.setup import FIRST_AGENT
 from tools.process_chaos.fleet import JOURNAL_BYTES_MAX, ChaosFleet
+from tools.process_chaos.journal_checks import JournalChecks
 from tools.process_chaos.plan import draw
 from tools.process_chaos.run import run, run_until_signalled
 
@@ -52,19 +54,20 @@ class Sample(Struct, frozen=True):
 
 
 class Soak:
-    """Watch over the steady agent."""
+    """Watch over the steady agent, and over the journals of all."""
 
     def __init__(self) -> None:
         self.samples: list[Sample] = []
         self.page_events = 0
         """Events that the live page has sent."""
+        self._journals = JournalChecks()
         self._pids: set[int] = set()
         self._began_s = time.monotonic()
 
     async def watch(self, fleet: ChaosFleet) -> None:
-        """Sample, follow the live page and change configurations until cancelled."""
+        """Sample, follow the live page, change configurations and replay journals until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for task in (self._sample(fleet), self._follow_page(fleet), _reload(fleet)):
+            for task in (self._sample(fleet), self._follow_page(fleet), _reload(fleet), self._journals.run(fleet)):
                 group.create_task(task)
 
     @property
@@ -80,8 +83,8 @@ class Soak:
         return 3_600.0 * linear_regression([one.at_s for one in settled], [one.rss_mib for one in settled]).slope
 
     def problems(self) -> list[str]:
-        """Return what grows without a bound."""
-        settled, found = self.settled, []
+        """Return what grows without a bound, and what is wrong with the journals."""
+        settled, found = self.settled, list(self._journals.problems)
         if self.growth_mib_per_h > _GROWTH_MIB_PER_H_MAX:
             found.append(f"memory grows by {self.growth_mib_per_h:.2f} MiB/h")
         half = len(settled) // 2
@@ -106,6 +109,7 @@ class Soak:
             f" ({', '.join(self._means())});"
             f" {min(files)} to {max(files)} open files;"
             f" journal at most {max(one.journal_mib for one in self.samples):.1f} MiB;"
+            f" {self._journals.segments} segments replayed;"
             f" {self.page_events} events of the live page"
         )
 
