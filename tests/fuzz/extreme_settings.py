@@ -13,7 +13,6 @@ from typing import Final, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.engines.profile import NO_PROFILE, EngineProfile, LinearKnobs, ObjectiveKnobs
 from loadline.core.engines.tpot import TpotSweep
@@ -26,6 +25,7 @@ from loadline.core.planning.planners import BUILT_IN
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.allocations import SaturationPolicy
 from loadline.core.vocabulary.scalars import WORKERS_MAX, Role
+from loadline.profile_files import read_decode, read_prefill
 from tests.support.extremes import variant
 
 DEMO: Final = Path(__file__).parents[2] / "agent/loadline/demo/data"
@@ -138,5 +138,5 @@ def _model(name: str, planner: str, shape: str, metric: MetricName, rng: random.
 def engines() -> dict[str, EngineProfile]:
     """Return an engine of each kind of profile."""
     linear = LinearKnobs(10.0, 0.08, 5.0, 0.02, max_kv_tokens=1e6)
-    sweep = EngineProfile(read_prefill(DEMO / f"{PROFILE}_prefill.npz"), read_decode(DEMO / f"{PROFILE}_decode.npz"))
+    sweep = EngineProfile(read_prefill(DEMO / f"{PROFILE}_prefill.json"), read_decode(DEMO / f"{PROFILE}_decode.json"))
     return {"none": NO_PROFILE, "linear": EngineProfile(linear=linear), "sweep": sweep}

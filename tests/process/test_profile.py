@@ -8,8 +8,8 @@ from statistics import median
 
 import pytest
 
-from loadline.config.profiles import read_decode, read_prefill
 from loadline.demo import defaults
+from loadline.profile_files import read_decode, read_prefill
 from loadline.sim.profiles import MeasuredProfile
 from tests.process.test_openai_fleet import process
 from tests.waiting import until_true

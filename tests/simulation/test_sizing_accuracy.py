@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.engines.profile import EngineProfile, LinearKnobs
+from loadline.profile_files import read_decode, read_prefill
 from loadline.sim.profiles import LinearProfile, MeasuredProfile
 from tests.support.sized_pools import ATTAINMENT, SizingCase, attained, fixed, queued, requests, sized, spread
 

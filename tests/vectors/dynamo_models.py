@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.engines.latency_models import DecodeSurface, PrefillCurve
 from loadline.core.engines.lengths import computed_isl
 from loadline.core.engines.regression import Regression
@@ -14,6 +13,7 @@ from loadline.core.planning.guardrails import pool_changes
 from loadline.core.planning.sizing import replicas
 from loadline.core.planning.sizing.load import steps as load
 from loadline.core.planning.sizing.profile import prefill_capacity as capacity
+from loadline.profile_files import read_decode, read_prefill
 from tests.vectors.answering import Answer, NotCovered, only
 from tests.vectors.dynamo_terms import LIMITS, ROLES, band, band_of, learned, least_of, leg_of, word
 

@@ -23,7 +23,6 @@ from typing import Any, Final
 import msgspec
 
 from loadline.adapters import garbage
-from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.engines.profile import EngineProfile
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.sla import SlaKnobs
@@ -35,6 +34,7 @@ from loadline.core.vocabulary.events import AnyEvent, ForecastFitted, LoadReport
 from loadline.core.vocabulary.forecasts import ForecastKnobs
 from loadline.core.vocabulary.samples import Histogram, TrafficSample, WorkerRecord, WorkerSample
 from loadline.core.vocabulary.scalars import Role
+from loadline.profile_files import read_decode, read_prefill
 from tools.bench.harness import options, percentile, progress, result
 from tools.bench.leader import answers, leading_controller, renewal
 
@@ -156,8 +156,8 @@ class World:
 
 def _settings(models: Sequence[str], planner: str) -> Settings:
     profiles = {
-        "prefill": EngineProfile(prefill=read_prefill(DATA / f"{ENGINE}_prefill.npz")),
-        "decode": EngineProfile(decode=read_decode(DATA / f"{ENGINE}_decode.npz")),
+        "prefill": EngineProfile(prefill=read_prefill(DATA / f"{ENGINE}_prefill.json")),
+        "decode": EngineProfile(decode=read_decode(DATA / f"{ENGINE}_decode.json")),
     }
     pools = tuple(PoolKnobs(role, role, gpus_per_worker=2, replicas_max=16) for role in ROLES)
     throughput = ThroughputKnobs(INTERVAL_MS, forecast=ForecastKnobs("kalman"))

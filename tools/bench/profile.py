@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.engines.latency_models import DecodeSurface, PrefillCurve
 from loadline.core.engines.regression import Regression
 from loadline.core.planning.guardrails.gpu_band import GpuBand
 from loadline.core.planning.guardrails.pool_changes import PoolChange, fit_changes
+from loadline.profile_files import read_decode, read_prefill
 from tools.bench.harness import options, progress, result
 
 POINTS = 10_000
@@ -44,7 +44,7 @@ def fit(regression: Regression) -> None:
 def main() -> None:
     """Run the benchmark and print its results."""
     rounds, times = (2, 100) if options(__doc__) else (7, 500)
-    sweeps = read_prefill(DATA / f"{ENGINE}_prefill.npz"), read_decode(DATA / f"{ENGINE}_decode.npz")
+    sweeps = read_prefill(DATA / f"{ENGINE}_prefill.json"), read_decode(DATA / f"{ENGINE}_decode.json")
     prefill, decode = PrefillCurve(sweeps[0]), DecodeSurface(sweeps[1])
     stream = random.Random("profile")  # noqa: S311 - the same points every time
     tokens = np.asarray([stream.uniform(0.0, 20_000.0) for _ in range(POINTS)])

@@ -10,9 +10,9 @@ few workers, or with more than one worker and 15% too many. Run it from the root
 from collections.abc import Iterator
 from pathlib import Path
 
-from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.engines.profile import EngineProfile, LinearKnobs
 from loadline.core.vocabulary.scalars import Role
+from loadline.profile_files import read_decode, read_prefill
 from loadline.sim.engine import EngineTiming
 from loadline.sim.profiles import LinearProfile, MeasuredProfile
 from tests.support.sized_pools import ATTAINMENT, SizingCase, attained, fixed, requests, sized, spread
@@ -25,12 +25,12 @@ Engine = tuple[EngineProfile, EngineTiming, int]
 
 def measured(stem: Path, kv_blocks: int) -> Engine:
     """Load the measured profile of an engine."""
-    prefill, decode = (stem.with_name(f"{stem.name}_{kind}.npz") for kind in ("prefill", "decode"))
+    prefill, decode = (stem.with_name(f"{stem.name}_{kind}.json") for kind in ("prefill", "decode"))
     return EngineProfile(read_prefill(prefill), read_decode(decode)), MeasuredProfile(prefill, decode), kv_blocks
 
 
 ENGINES: dict[str, Engine] = {
-    "h200-8b": measured(ROOT / "tests" / "vectors" / "data" / "dynamo_h200_llama3.1-8b-fp8_tp1", 59_000),
+    "h200-8b": measured(ROOT / "tools" / "scoreboard" / "data" / "dynamo_h200_llama3.1-8b-fp8_tp1", 59_000),
     "h100-70b": measured(ROOT / "agent" / "loadline" / "demo" / "data" / "dynamo_h100_llama3.3-70b-fp8_tp2", 14_000),
     "linear": (
         EngineProfile(linear=LinearKnobs(10.0, 0.1, 40.0, 0.02, max_kv_tokens=400_000.0)),

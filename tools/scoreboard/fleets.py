@@ -46,7 +46,7 @@ class EngineKind(Struct, frozen=True):
     @property
     def files(self) -> tuple[str, str]:
         """Prefill profile and decode profile."""
-        return f"{self.profile}_prefill.npz", f"{self.profile}_decode.npz"
+        return f"{self.profile}_prefill.json", f"{self.profile}_decode.json"
 
 
 class FleetKind(Struct, frozen=True):

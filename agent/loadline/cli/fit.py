@@ -9,11 +9,11 @@ import msgspec
 from msgspec import Struct
 
 from loadline.cli import output
-from loadline.config.profiles import read_sweeps
 from loadline.core.engines.fitting import Fit, FitRefused, batches_of, fit_decode, fit_prefill, linear_times
 from loadline.core.engines.profile import LinearKnobs
 from loadline.core.engines.sweeps import DecodeSweep, PrefillSweep
 from loadline.errors import ConfigError, DataError
+from loadline.profile_files import read_sweeps
 from loadline.toml.checking import checked
 
 _GOOD: Final = 0.1

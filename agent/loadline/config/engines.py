@@ -7,13 +7,13 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from loadline.config.knobs import Config
-from loadline.config.profiles import read_decode, read_prefill
 from loadline.config.tpot_profiles import read_tpot
 from loadline.core.engines.profile import EngineProfile, LinearKnobs
 from loadline.core.engines.tpot import TpotSweep
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.state.settings import ModelKnobs
 from loadline.errors import DataError
+from loadline.profile_files import read_decode, read_prefill
 
 _NEEDED: Final = {
     "prefill": ("prefill_profile",),

@@ -14,8 +14,8 @@ _PROFILE = "dynamo_h100_llama3.3-70b-fp8_tp2"
 MODEL = "llama-3.3-70b"
 ACCELERATOR = "h100"
 TRACE = DATA / "azure2023_conv.csv.gz"
-PREFILL_PROFILE = DATA / f"{_PROFILE}_prefill.npz"
-DECODE_PROFILE = DATA / f"{_PROFILE}_decode.npz"
+PREFILL_PROFILE = DATA / f"{_PROFILE}_prefill.json"
+DECODE_PROFILE = DATA / f"{_PROFILE}_decode.json"
 
 SPEED = 20.0
 LOAD = 3

@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from loadline.config.profiles import SELECTED
 from loadline.core.engines.sweeps import DecodeSweep, PrefillSweep
 from loadline.errors import DataError
+from loadline.profile_files import SELECTED
 from loadline.profiler.record import Record
 
 PREFILL_FILE: Final = SELECTED["prefill"][0]

@@ -14,10 +14,10 @@ import numpy as np
 from loadline.adapters.file_journal import read_segments
 from loadline.adapters.journal_checksums import ChecksumChain
 from loadline.config import parse, validate
-from loadline.config.profiles import read_sweeps
 from loadline.config.tpot_profiles import read_tpot
 from loadline.errors import ConfigError, DataError, JournalError
 from loadline.journal import JournalCutOff, read_rows
+from loadline.profile_files import read_sweeps
 from loadline.runtime.journal_records import started_at_ms
 from loadline.traces import RateKnobs, read_trace
 from loadline.traces.models import models_of

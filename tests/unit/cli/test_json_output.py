@@ -59,7 +59,7 @@ def commands(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
     config.write_text(CONFIG, "utf-8")
     yield "check", ["check", "--config", str(config)]
     yield "version", ["version"]
-    sweeps = [str(DATA / f"dynamo_h100_llama3.3-70b-fp8_tp2_{role}.npz") for role in ("prefill", "decode")]
+    sweeps = [str(DATA / f"dynamo_h100_llama3.3-70b-fp8_tp2_{role}.json") for role in ("prefill", "decode")]
     yield "fit", ["fit", "--profile", *sweeps]
     yield "replay", ["replay", str(JOURNAL)]
     yield "explain", ["explain", "--journal", str(JOURNAL)]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadline.config.profiles import read_decode, read_prefill
 from loadline.errors import DataError
+from loadline.profile_files import read_decode, read_prefill
 
 PREFILL = {"prefill_isl": [100, 200], "prefill_ttft": [10.0, 20.5], "prefill_thpt_per_gpu": [9.0, 8]}
 DECODE = {

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadline.cli.main import main
-from loadline.config.profiles import read_sweeps
 from loadline.core.engines.fitting import Fit, FitRefused, fit_decode, fit_line
 from loadline.core.engines.profile import LinearKnobs
 from loadline.core.engines.regression import Line
 from loadline.core.engines.sweeps import DecodeSweep
 from loadline.errors import DataError
+from loadline.profile_files import read_sweeps
 from loadline.toml.checking import load_as
 
 DATA = Path(__file__).parents[2] / "vectors" / "data"

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.engines.latency_models import DecodeSurface, PrefillCurve, decode_surface, prefill_curve
 from loadline.core.engines.linear import LinearDecode, LinearPrefill, LinearTimes
 from loadline.core.engines.monotone_curve import MonotoneCurve
 from loadline.core.engines.sweeps import DecodeSweep, PrefillSweep
+from loadline.profile_files import read_decode, read_prefill
 
 DATA = Path(__file__).parents[2] / "vectors" / "data"
 PREFILL_SWEEP = read_prefill(DATA / "dynamo_h200_llama3.1-8b-fp8_tp1_prefill.npz")

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadline.config.profiles import read_prefill
 from loadline.core.engines.latency_models import PrefillCurve
 from loadline.core.engines.lengths import (
     computed_isl,
@@ -20,6 +19,7 @@ from loadline.core.engines.lengths import (
 )
 from loadline.core.engines.linear import LinearPrefill, LinearTimes
 from loadline.core.vocabulary.samples import Histogram
+from loadline.profile_files import read_prefill
 
 DATA = Path(__file__).parents[2] / "vectors" / "data"
 MEASURED = PrefillCurve(read_prefill(DATA / "dynamo_h200_llama3.1-8b-fp8_tp1_prefill.npz"))

@@ -7,7 +7,6 @@ from statistics import NormalDist
 import pytest
 from msgspec.structs import replace
 
-from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.engines.lengths import LengthDistribution, constant_length
 from loadline.core.engines.profile import EngineProfile, LinearKnobs, ObjectiveKnobs
 from loadline.core.fleet.fleet import Model
@@ -18,6 +17,7 @@ from loadline.core.planning.sizing.replicas import REPLICAS_MAX
 from loadline.core.vocabulary.reasons import ReasonCode
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
 from loadline.core.vocabulary.scalars import Role
+from loadline.profile_files import read_decode, read_prefill
 from tests.support.fleet_harness import START, fleet_of
 
 DATA = Path(__file__).parents[2] / "vectors" / "data"

@@ -7,8 +7,8 @@ from aiohttp import web
 
 from loadline.cli import event_loop, profile
 from loadline.cli.main import main, parser
-from loadline.config.profiles import read_prefill
 from loadline.demo.openai.application import EngineApi
+from loadline.profile_files import read_prefill
 from loadline.profiler.record import Record
 from tests.support.openai_engines import openai_engine
 from tests.support.profiling import virtual_ms

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import pytest
 from aiohttp import web
 
-from loadline.config.profiles import read_decode, read_prefill
 from loadline.demo.openai.application import EngineApi
 from loadline.demo.openai.engine import Generation, PacedEngine
+from loadline.profile_files import read_decode, read_prefill
 from loadline.profiler.plan import PrefillTask
 from loadline.profiler.problems import EngineProblem
 from loadline.profiler.record import Record

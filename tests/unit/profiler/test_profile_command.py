@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from loadline import report
 from loadline.cli.main import main
 from loadline.cli.profile_results import format_profile, write_results
-from loadline.config.profiles import read_decode, read_prefill
 from loadline.demo import defaults
 from loadline.errors import DataError
+from loadline.profile_files import read_decode, read_prefill
 from loadline.profiler.batch import BatchTiming
 from loadline.profiler.choice import Workload
 from loadline.profiler.plan import QUICK, DecodeTask, Limits, PrefillTask

@@ -16,7 +16,7 @@ from loadline.sim.profiles import LinearProfile, MeasuredProfile
 
 DATA = Path(__file__).parents[3] / "agent" / "loadline" / "demo" / "data"
 TAG = "dynamo_h100_llama3.3-70b-fp8_tp2"
-PREFILL, DECODE = DATA / f"{TAG}_prefill.npz", DATA / f"{TAG}_decode.npz"
+PREFILL, DECODE = DATA / f"{TAG}_prefill.json", DATA / f"{TAG}_decode.json"
 PROFILE = MeasuredProfile(PREFILL, DECODE)
 NAN = float("nan")
 

@@ -9,13 +9,12 @@ from bisect import bisect_right
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
-from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.engines.sweeps import DecodeSweep, PrefillSweep
+from loadline.profile_files import read_decode, read_prefill
 
 _CELLS: Final = 200
 """Cells of the KV usage grid; measured points are 0.07 apart, so a cell is far smaller."""
+_CELL_USAGE: Final = 1.0 / _CELLS
 
 
 class MeasuredProfile:
@@ -67,6 +66,16 @@ def _prefill_curve(sweep: PrefillSweep) -> tuple[list[float], list[float]]:
 def _decode_rows(sweep: DecodeSweep) -> tuple[list[float], list[list[float]]]:
     """Return the measured contexts, and for each the ITL on an even grid of KV usage (nearest outside)."""
     rows = sweep.rows()
-    usage, itl = np.asarray(sweep.kv_usage), np.asarray(sweep.itl_ms)
-    grid = np.linspace(0.0, 1.0, _CELLS + 1)
-    return list(rows), [np.interp(grid, usage[places], itl[places]).tolist() for places in rows.values()]
+    return list(rows), [_on_grid([(sweep.kv_usage[one], sweep.itl_ms[one]) for one in row]) for row in rows.values()]
+
+
+def _on_grid(points: list[tuple[float, float]]) -> list[float]:
+    """Interpolate between points of rising KV usage; nearest outside."""
+    found, usages = [], [usage for usage, _ in points]
+    for cell in range(_CELLS + 1):
+        usage = cell * _CELL_USAGE
+        right = bisect_right(usages, usage)
+        (left_usage, left_ms), (right_usage, right_ms) = points[max(0, right - 1)], points[min(right, len(points) - 1)]
+        slope = (right_ms - left_ms) / (right_usage - left_usage) if right_usage > left_usage else 0.0
+        found.append(slope * (usage - left_usage) + left_ms)
+    return found
