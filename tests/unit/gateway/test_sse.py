@@ -31,3 +31,16 @@ def test_an_event_without_end_is_refused() -> None:
     assert reader.feed(b"x" * 16 * 1024 * 1024) == []
     with pytest.raises(EventTooLarge):
         reader.feed(b"x")
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\n\n", b"\r\n\r\n"])
+@pytest.mark.parametrize("size", [1, 5, 100])
+def test_the_last_event_needs_no_blank_line(end: bytes, size: int) -> None:
+    stream = b"data: {}\n\ndata: [DONE]" + end
+    reader = EventReader()
+    pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
+    assert [data for piece in pieces for data in reader.feed(piece)] == [b"{}", b"[DONE]"]
+
+
+def test_other_events_need_one_since_they_may_be_cut_off() -> None:
+    assert EventReader().feed(b"data: {}\n") == []
