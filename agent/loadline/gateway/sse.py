@@ -51,8 +51,8 @@ class EventReader:
 
 
 def write_event(data: bytes) -> bytes:
-    """Return an event with this data."""
-    return b"data: " + data + b"\n\n"
+    """Return an event with this data, which may have several lines."""
+    return b"data: " + data.replace(b"\n", b"\ndata: ") + b"\n\n"
 
 
 def _data(event: bytes) -> bytes:

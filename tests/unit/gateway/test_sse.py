@@ -22,8 +22,9 @@ def test_an_event_of_many_lines_is_joined_once() -> None:
     assert data == b"\n".join([b"x"] * 2**18)
 
 
-def test_an_event_that_is_written_is_read() -> None:
-    assert EventReader().feed(write_event(b"[DONE]")) == [b"[DONE]"]
+@pytest.mark.parametrize("data", [b"[DONE]", b'{"error":\n{}}'])
+def test_an_event_that_is_written_is_read(data: bytes) -> None:
+    assert EventReader().feed(write_event(data)) == [data]
 
 
 def test_an_event_without_end_is_refused() -> None:
