@@ -77,10 +77,12 @@ class StreamReply:
         """True once the client was sent an error of the engine, with which it ends the stream."""
         self.aborted = False
         """True once the client was sent an output that the engine aborted; others may go on."""
+        self.has_aside = False
+        """True once the present engine has sent what is no part of an output: then that must come in time."""
         self._has_usage = False
         """True once the client was sent the usage."""
-        self._has_choice = False
-        """True once an engine has sent a part of an output, such as its role."""
+        self._is_answered = False
+        """True once an engine has sent a part of an output, such as its role, or the usage of one without tokens."""
 
     @property
     def ended(self) -> bool:
@@ -144,6 +146,7 @@ class StreamReply:
         del self._tokens[self._sent_tokens :]
         self._measured.osl_tokens -= dropped
         self._hops += 1
+        self.has_aside = False
         body = continuation(self._request, self._prompt_ids or (), self._tokens, context_tokens)
         if body["max_tokens"] is not None and body["max_tokens"] <= 0:
             return None
@@ -157,16 +160,16 @@ class StreamReply:
             RefusedByEngine: The engine answers that the request is at fault, and the client has nothing yet.
         """
         if data == DONE:
-            if not (self._has_choice or self.started):
+            if not self._is_answered:
                 raise EngineFailed("it ended without output")
             self.done = True
             return self._start([data])
         try:
             chunk = msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return self._start([data])
+            return self._pass_aside(data)
         if not isinstance(chunk, dict):
-            return self._start([data])
+            return self._pass_aside(data)
         if chunk.get("error") is not None:  # some engines write all fields
             return self._fail(data, chunk["error"])
         found = chunk.get("choices")
@@ -174,7 +177,7 @@ class StreamReply:
         usage = chunk.get("usage") if self._request.wants_usage else chunk.pop("usage", None)
         if choices and not self._shared:
             self._shared = {name: chunk[name] for name in _SHARED if name in chunk}
-        self._has_choice = self._has_choice or bool(choices)
+        self._is_answered = self._is_answered or bool(choices) or isinstance(usage, dict)
         events = self._advance(chunk, choices) if choices else self._close(chunk, usage)
         if usage is not None:  # it counts the tokens of its own chunk, too
             self._measured.read_usage(self._usage() if self._hops else usage)
@@ -212,14 +215,11 @@ class StreamReply:
             self.is_between_characters = len(new_ids) <= 1
             if self.is_between_characters:
                 self._certain_tokens = self._sent_tokens
-        elif not self.started:
-            # A chunk without output, such as that with the role, waits: until output was sent, the answer can begin
-            # anew at another engine.
-            self._head.append(self._shape(chunk, choices[0]))
-            return []
-        elif self._hops or (self._wants_ids and not self.obstacle):
+        elif self.started and (self._hops or (self._wants_ids and not self.obstacle)):
             # Token IDs follow with the text. Without text there is no progress, of which a later hop must tell.
             return []
+        else:
+            return self._pass(self._shape(chunk, choices[0]))
         return self._start([self._shape(chunk, choices[0])])
 
     def _count(self, choices: list[dict[str, Any]], parts: list[tuple[str, str]], new_ids: int) -> None:
@@ -281,15 +281,30 @@ class StreamReply:
         events, self._head = self._head + events, []
         return events
 
+    def _pass(self, event: bytes) -> list[bytes]:
+        """Return an event without output, such as that with the role, once the client has some.
+
+        It waits until then, as the answer can begin anew at another engine.
+        """
+        if self.started:
+            return [event]
+        self._head.append(event)
+        return []
+
+    def _pass_aside(self, event: bytes) -> list[bytes]:
+        """Return an event that is no part of an output, as ``_pass`` does."""
+        self.has_aside = True
+        return self._pass(event)
+
     def _close(self, chunk: dict[str, Any], usage: Any) -> list[bytes]:
         """Return the events for a chunk without output, such as that with the usage."""
         if usage is None:
-            return self._start([msgspec.json.encode({**chunk, **self._shared})])
+            return self._pass_aside(msgspec.json.encode({**chunk, **self._shared}))
         if not self._request.wants_usage:
             return []
         self._has_usage = True
         counted = self._usage() if self._hops else usage
-        return self._start([msgspec.json.encode({**chunk, **self._shared, "usage": counted})])
+        return self._pass_aside(msgspec.json.encode({**chunk, **self._shared, "usage": counted}))
 
     def _usage(self) -> dict[str, int]:
         prompt, output = self.tokens

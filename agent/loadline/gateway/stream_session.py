@@ -215,7 +215,8 @@ class StreamSession:
             await self._pass_on(reader.feed(piece), answer)
             if self._reply.done:
                 return
-            wait.begin(has_output=self._first_byte is None, can_move=self._can_move or self._reply.ended)
+            has_output = self._first_byte is None or self._reply.has_aside
+            wait.begin(has_output=has_output, can_move=self._reply.can_continue or self._reply.ended)
             piece = await answer.content.readany()
 
     async def _pass_on(self, received: Iterable[bytes], answer: aiohttp.ClientResponse) -> None:

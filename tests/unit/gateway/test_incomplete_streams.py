@@ -35,3 +35,70 @@ def test_a_last_event_without_its_blank_line_ends_a_stream(end: bytes, *, hangs:
             assert rig.frontend._interval.sample(1, 1, queued=0, in_flight=0).completed == 1
 
     asyncio.run(scenario())
+
+
+USAGE = {"prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 3}
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_an_answer_without_tokens_is_complete(*, wanted: bool) -> None:
+    async def scenario() -> None:
+        raw = STREAM + event(choices=[], usage=USAGE) + DONE
+        async with gateway_rig(0) as (rig, _), RawEngine(raw) as engine:
+            rig.model.backends.update([record("w", engine.address)])
+            got = await rig.stream(**asked(COMPLETIONS, stream_options={"include_usage": wanted}))
+            assert (got.status, got.complete, engine.requests) == (200, True, 1)
+            assert got.chunks == [{"id": "c", "choices": [], "usage": USAGE}] * wanted
+            sample = rig.frontend._interval.sample(1, 1, queued=0, in_flight=0)
+            assert (sample.completed, sample.osl_tokens) == (1, 0)
+
+    asyncio.run(scenario())
+
+
+WITHOUT_OUTPUT = {
+    "no choices": event(),
+    "null": event(choices=None),
+    "empty": event(choices=[]),
+    "usage": event(choices=[], usage=USAGE),
+    "no JSON": b"data: hello\n\n",
+    "no object": b"data: 5\n\n",
+}
+
+
+@pytest.mark.parametrize("first", WITHOUT_OUTPUT.values(), ids=WITHOUT_OUTPUT)
+def test_a_stream_that_ends_before_its_output_begins_anew_whatever_came_before(first: bytes) -> None:
+    async def scenario() -> None:
+        raw = STREAM + token("b", 2, "stop") + DONE
+        async with gateway_rig(0) as (rig, _), RawEngine(STREAM + first) as a, RawEngine(raw) as b:
+            rig.model.backends.update([record("a", a.address), record("b", b.address)])
+            got = await rig.stream(**asked(COMPLETIONS, seed=1))
+            assert (got.text, got.complete, len(got.chunks)) == ("b", True, 1)
+
+    asyncio.run(scenario())
+
+
+def test_chunks_without_output_keep_their_places_and_move_no_stream() -> None:
+    async def scenario() -> None:
+        others: list[dict[str, Any]] = [{"choices": []}, {"choices": None}, {"note": "x"}]
+        first = token("a", 1) + b"".join(event(**one) for one in others) + token("b", 2)
+        second = event(**others[2]) + token("c", 3, "stop") + DONE
+        async with gateway_rig(0) as (rig, _), RawEngine(STREAM + first) as a, RawEngine(STREAM + second) as b:
+            rig.model.backends.update([record("a", a.address), record("b", b.address)])
+            got = await rig.stream(**asked(COMPLETIONS))
+            assert (got.text, got.complete) == ("abc", True)
+            plain = [one for one in got.chunks if not one.get("choices") and "usage" not in one]
+            assert plain == [{"id": "c", **one} for one in [*others, others[2]]]
+
+    asyncio.run(scenario())
+
+
+def test_choices_without_an_index_continue_elsewhere() -> None:
+    async def scenario() -> None:
+        first, second = (one.replace(b'"index": 0, ', b"") for one in (token("a", 1), token("b", 2, "stop")))
+        async with gateway_rig(0) as (rig, _), RawEngine(STREAM + first) as a, RawEngine(STREAM + second + DONE) as b:
+            rig.model.backends.update([record("a", a.address), record("b", b.address)])
+            got = await rig.stream(**asked(COMPLETIONS))
+            assert (got.text, got.finish, got.complete) == ("ab", "stop", True)
+            assert [list(one) for one in got.choices] == [["text", "finish_reason"]] * 2
+
+    asyncio.run(scenario())
