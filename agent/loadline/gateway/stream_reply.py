@@ -57,6 +57,8 @@ class StreamReply:
         self._wants_ids = bool(request.body.get("return_token_ids"))
         self.obstacle = obstacle(request)
         """Parameter or field that keeps the stream where it is; empty: it can move."""
+        self._hides_ids = self.asks_ids
+        """True if the client gets no token IDs, even if the stream cannot move from some output on."""
         self._prompt_ids: list[int] | None = None
         self._tokens: list[int] = []
         self._sent_tokens = 0
@@ -234,17 +236,22 @@ class StreamReply:
                 self._measured.end_output(output)
 
     def _take_ids(self, chunk: dict[str, Any], choice: dict[str, Any]) -> list[int]:
-        """Keep the token IDs of a chunk, and remove them from it unless the client wants them."""
-        if self.obstacle:
+        """Keep the token IDs of a chunk, and remove them from it unless the client wants them.
+
+        None are kept of a stream that cannot move, but its engine may have been asked for them before.
+        """
+        if self.obstacle and not self._hides_ids:
             return []
         for place in (chunk, choice):  # vLLM's chat chunks have them beside the choices, all others within
             ids = place.get("prompt_token_ids")
             if self._prompt_ids is None and _are_ids(ids):
                 self._prompt_ids = ids
-            if not self._wants_ids:
+            if self._hides_ids:
                 place.pop("prompt_token_ids", None)
                 place.pop("prompt_text", None)  # empty, and only there with token IDs
         found = choice.pop("token_ids", None)
+        if self.obstacle:
+            return []
         new_ids: list[int] = found if _are_ids(found) else []
         if not new_ids and self._text(choice)[0]:
             self.obstacle = "token_ids"  # text without token IDs: the engine does not know the parameter

@@ -137,7 +137,10 @@ def test_an_output_without_a_reason_for_its_end_goes_on_at_another_engine(reason
     asyncio.run(scenario())
 
 
-def test_token_ids_that_a_client_asked_for_are_complete_though_the_stream_becomes_unmovable() -> None:
+@pytest.mark.parametrize(("wanted", "expected"), [(True, [1, 2, 3]), (False, [])])
+def test_a_client_gets_token_ids_if_it_asked_for_them_though_its_stream_becomes_unmovable(
+    expected: list[int], *, wanted: bool
+) -> None:
     async def scenario() -> None:
         def delta(number: int, **output: str) -> bytes:
             choice = {"index": 0, "delta": output, "token_ids": [number], "finish_reason": None}
@@ -147,9 +150,10 @@ def test_token_ids_that_a_client_asked_for_are_complete_though_the_stream_become
         end = event(id="c", choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}])
         async with gateway_rig(0) as (rig, _), RawEngine(STREAM + chunks + end + DONE) as engine:
             rig.model.backends.update([record("w", engine.address)])
-            got = await rig.stream(CHAT, **asked(CHAT, return_token_ids=True))
+            got = await rig.stream(CHAT, **asked(CHAT, return_token_ids=wanted))
             ids = [choice.get("token_ids") or [] for chunk in got.chunks for choice in chunk["choices"]]
-            assert [one for found in ids for one in found] == [1, 2, 3]
+            assert [one for found in ids for one in found] == expected
+            assert all("prompt_token_ids" in chunk for chunk in got.chunks[:3]) == wanted
 
     asyncio.run(scenario())
 
