@@ -21,6 +21,10 @@ _SHARED: Final = ("id", "object", "created", "model", "system_fingerprint", "ser
 """Fields that all chunks of a stream have in common."""
 _NO_REASON: Final = (None, "")
 """Finish reasons of an output that goes on; some engines send an empty one."""
+_KEPT_TOKENS_MAX: Final = 2**20
+"""Output tokens above which a stream cannot move: their IDs take 40 MB, and few contexts are longer."""
+_HEAD_BYTES_MAX: Final = 65_536
+"""Events without output that wait for the first one; with more, the stream begins."""
 
 
 class EngineFailed(Exception):
@@ -68,6 +72,7 @@ class StreamReply:
         self._ids_sent = 0
         self._shared: dict[str, Any] = {}
         self._head: list[bytes] = []
+        self._head_bytes = 0
         self._hops = 0
         self.started = False
         """True once the client was sent something: from then on the answer cannot begin anew."""
@@ -253,8 +258,8 @@ class StreamReply:
         if self.obstacle:
             return []
         new_ids: list[int] = found if _are_ids(found) else []
-        if not new_ids and self._text(choice)[0]:
-            self.obstacle = "token_ids"  # text without token IDs: the engine does not know the parameter
+        if (not new_ids and self._text(choice)[0]) or len(self._tokens) + len(new_ids) > _KEPT_TOKENS_MAX:
+            self.obstacle = "token_ids"  # text without any is that of an engine that does not know the parameter
         self._tokens += new_ids
         return new_ids
 
@@ -296,7 +301,8 @@ class StreamReply:
         if self.started:
             return [event]
         self._head.append(event)
-        return []
+        self._head_bytes += len(event)
+        return self._start([]) if self._head_bytes > _HEAD_BYTES_MAX else []
 
     def _pass_aside(self, event: bytes) -> list[bytes]:
         """Return an event that is no part of an output, as ``_pass`` does."""

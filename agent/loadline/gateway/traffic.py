@@ -16,6 +16,10 @@ _CHARS_PER_TOKEN_FIRST = 4.0
 # The ratio follows the last hundred prompts of this length or so.
 _FIRST_TOKENS = 1_000.0
 _DECAY = 0.99
+# vLLM has at most as many outputs of a prompt; their times take 2 MB.
+_TIMED_OUTPUTS_MAX = 16_384
+_OTHERS = -1
+"""Index of all outputs beyond these."""
 
 
 class TokenRatio:
@@ -54,8 +58,10 @@ class Measured(Struct):
     """Tokens of all outputs together."""
 
     def count_tokens(self, tokens: int, output: int) -> None:
-        """Count tokens of an output that arrived now."""
+        """Count tokens of an output that arrived now; 16,384 at a time are timed apart, the others as one."""
         now_s = time.monotonic()
+        if output not in self.last_s and len(self.last_s) >= _TIMED_OUTPUTS_MAX:
+            output = _OTHERS
         if self.first_s is None:
             self.first_s = now_s
         self.outputs += output not in self.last_s
