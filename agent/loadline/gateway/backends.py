@@ -97,11 +97,10 @@ class Backends:
                 fresh = Backend(record)
                 backend = found[fresh.key] = known.get(fresh.key, fresh)
                 backend.register(record)
-                backend.is_registered = True
         self._backends = found
+        for key, one in (known | found).items():
+            one.is_registered = key in found
         self._left = {key: one for key, one in known.items() if key not in found and one.in_flight}
-        for left in self._left.values():
-            left.is_registered = False
         self._wake()
 
     def stop_holding(self, grace_s: float = 0.0) -> None:

@@ -145,16 +145,19 @@ class StreamSession:
             moves.end(request_id)
 
     async def _await_claim(self) -> Backend | None:
-        """Return the worker that a stopped stream continues at; None: it was not stopped, or none claims it."""
+        """Return the worker that a stopped stream continues at; None: it was not stopped, or none is there for it."""
         if self._next is None:
             return None
         # `asyncio.timeout` would lose a claim that is granted in the turn of the loop in which the time ends.
         granted, _ = await asyncio.wait([self._next], timeout=_CLAIM_S)
         claimed = self._next.result() if granted else None
         self._next = None
-        if claimed is None:
-            _log.warning("not_claimed", model=self._model.name, remedy="It continues at another worker.")
-        return claimed
+        if claimed is not None and claimed.is_registered:
+            return claimed
+        # One that has left since the claim may be dead: nobody would miss its first token.
+        event = "not_claimed" if claimed is None else "claimed_and_left"
+        _log.warning(event, model=self._model.name, remedy="It continues at another worker.")
+        return None
 
     async def _run_at(self, backend: Backend) -> web.StreamResponse | None:
         """Relay the answer of a worker; return None if another attempt follows."""

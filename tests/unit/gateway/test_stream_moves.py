@@ -168,6 +168,20 @@ def test_a_claim_that_is_granted_when_its_time_ends_is_kept() -> None:
     run_virtual(scenario())
 
 
+def test_a_stream_continues_elsewhere_if_the_worker_that_claimed_it_has_left() -> None:
+    async def scenario() -> None:
+        async with gateway_rig(2) as (rig, engines):
+            gate, streaming, stream = await begin_and_stop(rig, engines[0])
+            engines[1].pace = Gate(0)  # it hangs
+            assert claim(rig, stream, "w1")
+            rig.register(engines[:1])
+            gate.advance()
+            assert_unbroken(await asyncio.wait_for(streaming, 10), COMPLETIONS)
+            assert engines[1].bodies == []
+
+    asyncio.run(scenario())
+
+
 def test_a_running_stream_cannot_be_claimed() -> None:
     async def scenario() -> None:
         async with gateway_rig(2) as (rig, engines):
