@@ -13,16 +13,18 @@ class RawEngine:
     Args:
         answer: Bytes of the answer.
         forever: Bytes that follow until the client leaves; empty: the connection is closed.
+        pause_s: Time between those bytes.
         hangs: True: the connection stays open without more bytes.
     """
 
-    def __init__(self, answer: bytes, *, forever: bytes = b"", hangs: bool = False) -> None:
+    def __init__(self, answer: bytes, *, forever: bytes = b"", pause_s: float = 0.0, hangs: bool = False) -> None:
         self.requests = 0
         self.open = 0
         self.sent_bytes = 0
         self.address = ""
         self._answer = answer
         self._forever = forever
+        self._pause_s = pause_s
         self._hangs = hangs
 
     async def __aenter__(self) -> Self:
@@ -53,5 +55,6 @@ class RawEngine:
             writer.write(self._forever)
             await writer.drain()
             self.sent_bytes += len(self._forever)
+            await asyncio.sleep(self._pause_s)
         if self._hangs:
             await reader.read()

@@ -1,12 +1,14 @@
 """Engines that stop in the middle of a stream, with their connections open. In virtual time."""
 
 import asyncio
+import json
 
 import aiohttp
 import pytest
 
 from loadline.core.vocabulary.scalars import WorkerPhase
 from loadline.gateway import engine_wait
+from loadline.gateway.sse import DONE, write_event
 from loadline.gateway.stream_session import StreamSession
 from tests.support.fake_engine import Gate
 from tests.support.gateway_rig import GatewayRig, gateway_rig, record
@@ -58,6 +60,22 @@ def test_an_engine_that_stalls_after_output_without_tokens_is_left() -> None:
             got = await rig.stream(**asked(COMPLETIONS))
             assert "it sent nothing for 60 s" in got.chunks[-1]["error"]["message"]
             await until(lambda: engine.open == 0, "the engine is free")
+
+    run_virtual(scenario())
+
+
+def test_an_engine_that_sends_nothing_but_comments_is_left() -> None:
+    async def scenario() -> None:
+        def token(text: str, number: int, finish: str | None) -> bytes:
+            choice = {"index": 0, "text": text, "token_ids": [number], "prompt_token_ids": [97]}
+            return write_event(json.dumps({"id": "c", "choices": [{**choice, "finish_reason": finish}]}).encode())
+
+        first, second = STREAM + token("a", 1, None), STREAM + token("b", 2, "stop") + write_event(DONE)
+        pinging, other = RawEngine(first, forever=b": ping\n\n", pause_s=7), RawEngine(second)
+        async with gateway_rig(0, stall_s=60) as (rig, _), pinging, other:
+            rig.model.backends.update([record("a", pinging.address), record("b", other.address)])
+            assert (await rig.stream(**asked(COMPLETIONS))).text == "ab"
+            assert pinging.sent_bytes == 9 * len(b": ping\n\n")  # within 60 s
 
     run_virtual(scenario())
 
