@@ -37,6 +37,17 @@ class ApiRequest(Struct, frozen=True):
             return self.body.get("n") in (None, 1) and all(type(one) is int for one in prompt)
         return self.body.get("n") in (None, 1)
 
+    def encode(self, **others: Any) -> bytes:
+        """Return the body with other fields, as JSON.
+
+        Raises:
+            ApiError: It is nested too deeply, by a level or two: it was read with fewer calls on the stack.
+        """
+        try:
+            return msgspec.json.encode(self.body | others)
+        except RecursionError as error:
+            raise _nested() from error
+
     def prompt_size(self) -> tuple[int, int]:
         """Return the size of the prompt: characters of its texts, and tokens where it has token IDs."""
         return _size(self.body.get("messages") if self.endpoint == CHAT else self.body.get("prompt"))
@@ -53,7 +64,7 @@ def read_request(endpoint: Endpoint, raw: bytes, models: Collection[str]) -> Api
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ApiError(400, f"the body is no JSON: {error}") from error
     except RecursionError as error:
-        raise ApiError(400, "the body is nested too deeply") from error
+        raise _nested() from error
     if not isinstance(body, dict):
         raise ApiError(400, "the body must be a JSON object")
     model = body.get("model")
@@ -72,6 +83,10 @@ def read_request(endpoint: Endpoint, raw: bytes, models: Collection[str]) -> Api
     if body.get(required) is None:
         raise ApiError(400, f"`{required}` is missing", param=required)
     return ApiRequest(endpoint, model, body, bool(stream), raw)
+
+
+def _nested() -> ApiError:
+    return ApiError(400, "the body is nested too deeply")
 
 
 def _size(prompt: Any) -> tuple[int, int]:

@@ -132,14 +132,15 @@ class StreamReply:
 
         Args:
             with_ids: False if the engine refuses to stream token IDs: the stream then stays there.
+
+        Raises:
+            ApiError: The request is nested too deeply.
         """
         if not with_ids:
             self.obstacle = self.obstacle or "return_token_ids"
         options = {**(self._request.body.get("stream_options") or {}), "include_usage": True}
-        body = {**self._request.body, "stream_options": options}
-        if not self.obstacle:
-            body["return_token_ids"] = True
-        return self._request.endpoint, msgspec.json.encode(body)
+        asked_ids = {} if self.obstacle else {"return_token_ids": True}
+        return self._request.endpoint, self._request.encode(stream_options=options, **asked_ids)
 
     def next_body(self, context_tokens: int | None) -> tuple[Endpoint, bytes] | None:
         """Return endpoint and body of the request that continues the stream; None: only its end is missing.

@@ -183,3 +183,18 @@ def test_a_body_that_is_not_what_its_headers_say_is_refused() -> None:
             assert "content-encoding" in message
 
     asyncio.run(scenario())
+
+
+def test_a_body_at_the_limit_of_nesting_is_served_or_refused() -> None:
+    async def scenario() -> None:
+        async with gateway_rig() as (rig, [engine]):
+            body = b'{"model": "tiny", "stream": true, "prompt": "a", "metadata": %s}'
+            statuses = []
+            for depth in range(900, 1_010):  # the limit of Python 3.11 is 1,000 calls
+                nested = b"[" * depth + b"]" * depth
+                async with rig.session.post(rig.url + COMPLETIONS, data=body % nested) as answer:
+                    statuses.append(answer.status)
+            served = len(engine.bodies)
+            assert statuses == [200] * served + [400] * (len(statuses) - served)
+
+    asyncio.run(scenario())
