@@ -1,5 +1,6 @@
 """HTTP client of engines."""
 
+import io
 import secrets
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -78,9 +79,9 @@ class EngineClient:
             Unreachable: The request was not sent.
             EngineBroken: The answer is incomplete, or neither success nor error, such as a redirection.
         """
-        url = backend.record.base_url + path
+        url, data = backend.record.base_url + path, io.BytesIO(body)  # bytes above 1 MiB are written at once
         try:
-            async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
+            async with self._session.post(url, data=data, headers=headers, allow_redirects=False) as answer:
                 if answer.status // 100 not in _STATUS_CLASSES:
                     raise EngineBroken(f"it answered {answer.status}")
                 yield answer

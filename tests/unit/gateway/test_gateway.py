@@ -1,6 +1,8 @@
 """The gateway against engines in process, over real connections."""
 
 import asyncio
+import io
+import json
 from typing import Any
 
 import pytest
@@ -312,6 +314,20 @@ def test_headers_pass_except_those_of_the_connection() -> None:
             assert (got["authorization"], got["x-request-id"]) == ("Bearer k", "7")
             assert not {"x-hop", "te"} & got.keys()
             assert got["accept-encoding"] == "identity"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_body_of_two_megabytes_is_sent_with_its_length(*, stream: bool) -> None:
+    async def scenario() -> None:
+        async with gateway_rig(body_bytes_max=3_000_000) as (rig, [engine]):
+            body = {"model": MODEL, "prompt": "a", "metadata": "x" * 2_000_000, "stream": stream}
+            sent = io.BytesIO(json.dumps(body).encode())
+            async with rig.session.post(rig.url + COMPLETIONS, data=sent) as answer:
+                assert answer.status == 200
+            assert len(engine.bodies[0]["metadata"]) == 2_000_000
+            assert int(engine.headers[0]["Content-Length"]) > 2_000_000
 
     asyncio.run(scenario())
 
