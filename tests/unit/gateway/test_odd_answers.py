@@ -15,6 +15,7 @@ from tests.support.fake_engine import FakeEngine
 from tests.support.gateway_rig import MODEL, GatewayRig, gateway_rig, record
 from tests.support.moving_streams import COMPLETIONS, TOKENS, asked
 from tests.support.raw_engine import RawEngine
+from tests.support.virtual_time import run_virtual
 
 CHOICES = [{"index": 0, "text": "x", "finish_reason": "stop"}]
 USAGE = {"prompt_tokens": 5, "completion_tokens": 7}
@@ -218,6 +219,25 @@ def test_an_answer_that_is_no_http_does_not_tell_clients_the_address_of_its_engi
             assert engine.address.encode() not in got
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("status", ["429 Too Many Requests", "503 Service Unavailable"])
+def test_the_time_after_which_an_only_worker_asks_to_be_asked_again_reaches_the_client(
+    status: str, *, stream: bool
+) -> None:
+    async def scenario() -> None:
+        raw = answer(b'{"error": {}}', "application/json", "retry-after: 7", status=status)
+        async with gateway_rig(0) as (rig, _), RawEngine(raw) as engine:
+            rig.model.backends.update([record("w", engine.address)])
+            began_s = asyncio.get_running_loop().time()
+            body = {"model": MODEL, "stream": stream, **asked(COMPLETIONS)}
+            async with rig.session.post(rig.url + COMPLETIONS, json=body) as got:
+                assert (got.status, got.headers["retry-after"]) == (int(status[:3]), "7")
+            assert engine.requests == 3
+            assert asyncio.get_running_loop().time() - began_s == pytest.approx(2.0), "a second before each repetition"
+
+    run_virtual(scenario())
 
 
 def test_a_stream_without_output_is_asked_for_elsewhere() -> None:
