@@ -92,6 +92,15 @@ class EngineWait:
         """Record that the engine sent something: the time that a slow client takes is not the engine's."""
         self._since_s, self._for_client = self._loop.time(), True
 
+    def hear_comment(self) -> None:
+        """Record a comment, or a part of an event: the wait begins anew, unless another engine can continue the output.
+
+        Servers send comments while their engine hangs, but also while it computes a long prompt or parses a tool call,
+        which would be lost.
+        """
+        if not (self._has_output and self._can_move):
+            self._since_s = self._loop.time()
+
     def _check(self) -> None:
         now_s = self._loop.time()
         self._away_since_s = (self._away_since_s or now_s) if self._backend.is_away else None

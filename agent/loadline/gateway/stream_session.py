@@ -214,13 +214,15 @@ class StreamSession:
         while piece:
             if self._next is not None:
                 return
-            if received := reader.feed(piece):  # comments come from the server of an engine also while that hangs
+            if received := reader.feed(piece):
                 wait.end()
                 await self._pass_on(received, answer)
                 if self._reply.done:
                     return
                 has_output = self._first_byte is None or self._reply.has_aside
                 wait.begin(has_output=has_output, can_move=self._reply.can_continue or self._reply.ended)
+            else:
+                wait.hear_comment()
             piece = await answer.content.readany()
 
     async def _pass_on(self, received: Iterable[bytes], answer: aiohttp.ClientResponse) -> None:

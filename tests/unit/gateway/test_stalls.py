@@ -80,6 +80,25 @@ def test_an_engine_that_sends_nothing_but_comments_is_left() -> None:
     run_virtual(scenario())
 
 
+@pytest.mark.parametrize("first", [b"", b'data: {"choices": []}\n\n', b'data: {"choices": [{"text": "a"}]}\n\n'])
+def test_comments_keep_a_stream_that_nobody_can_continue(first: bytes) -> None:
+    """Its engine may compute a long prompt, or hold the output of a tool call back."""
+
+    async def scenario() -> None:
+        pinging = RawEngine(STREAM + first, forever=b": ping\n\n", pause_s=15)
+        async with gateway_rig(1, stall_s=6) as (rig, [other]), pinging:
+            rig.model.backends.update([record("a", pinging.address)])
+            streaming = asyncio.create_task(rig.stream(**asked(COMPLETIONS)))
+            await until(lambda: pinging.requests == 1, "it is asked")
+            rig.register([other])  # the sidecar of the first one has left
+            await asyncio.sleep(200)
+            assert not streaming.done()
+            assert (pinging.open, other.bodies) == (1, [])
+            streaming.cancel()
+
+    run_virtual(scenario())
+
+
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
 def test_the_first_token_may_take_longer(path: str) -> None:
     async def scenario() -> None:
