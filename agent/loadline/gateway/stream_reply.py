@@ -6,6 +6,7 @@ has: tokens whose text was held back, because they are part of a character, are 
 repeated, and characters are never split.
 """
 
+from sys import getsizeof
 from typing import Any, Final
 
 import msgspec
@@ -23,8 +24,9 @@ _NO_REASON: Final = (None, "")
 """Finish reasons of an output that goes on; some engines send an empty one."""
 _KEPT_TOKENS_MAX: Final = 2**20
 """Output tokens above which a stream cannot move: their IDs take 40 MB, and few contexts are longer."""
-_HEAD_BYTES_MAX: Final = 65_536
-"""Events without output that wait for the first one; with more, the stream begins."""
+_HEAD_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Memory of events without output that wait for the first one; with more, the stream begins. One event may have the IDs
+of a prompt, of which a million take 8 MB."""
 
 
 class EngineFailed(Exception):
@@ -302,7 +304,7 @@ class StreamReply:
         if self.started:
             return [event]
         self._head.append(event)
-        self._head_bytes += len(event)
+        self._head_bytes += getsizeof(event)  # tiny events take 34 bytes
         return self._start([]) if self._head_bytes > _HEAD_BYTES_MAX else []
 
     def _pass_aside(self, event: bytes) -> list[bytes]:

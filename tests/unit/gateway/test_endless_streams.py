@@ -1,5 +1,6 @@
 """Streams without end hold little memory at the gateway."""
 
+from sys import getsizeof
 from typing import Any
 
 import msgspec
@@ -35,14 +36,22 @@ def test_an_output_beyond_all_contexts_keeps_its_stream_there(monkeypatch: pytes
     assert (reply.can_continue, reply.tokens, measured.osl_tokens) == (False, (1, 101), 1_100)
 
 
-def test_a_stream_begins_when_many_chunks_came_without_output() -> None:
+@pytest.mark.parametrize("empty", [chunk("", token_ids=[1], prompt_token_ids=[97]), b"5"])
+def test_a_stream_begins_when_many_events_came_without_output(empty: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_reply, "_HEAD_BYTES_MAX", 65_536)
     reply = reply_to(Measured(0.0, chars=1))
-    empty = chunk("", token_ids=[1], prompt_token_ids=[97])
     held, sent = next((place, sent) for place in range(10_000) if (sent := reply.accept(empty)))
-    assert 65_536 < sum(map(len, sent)) < 66_000
+    assert 65_536 < sum(map(getsizeof, sent)) < 66_000
     assert len(sent) == held + 1
     assert len(reply.accept(empty)) == 1
-    assert reply.can_continue
+
+
+def test_the_ids_of_a_prompt_of_a_million_tokens_do_not_begin_a_stream() -> None:
+    """It can begin anew elsewhere until it has output, even if nobody could continue it."""
+    reply = reply_to(Measured(0.0, chars=1), seed=1, return_token_ids=True)
+    assert reply.accept(chunk("", prompt_token_ids=[123_456] * 1_000_000)) == []
+    [head, _] = reply.accept(chunk("x"))
+    assert len(head) > 7_000_000
 
 
 def test_the_times_of_any_number_of_outputs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
