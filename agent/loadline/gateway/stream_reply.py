@@ -89,7 +89,7 @@ class StreamReply:
         self.has_aside = False
         """True once the present engine has sent what is no part of an output: then that must come in time."""
         self._has_usage = False
-        """True once the client was sent the usage."""
+        """True once the client was sent the usage, if it wants it, with the finish reason or after it."""
         self._is_answered = False
         """True once an engine has sent a part of an output, such as its role, or the usage of one without tokens."""
 
@@ -190,6 +190,7 @@ class StreamReply:
         self._is_answered = self._is_answered or bool(choices) or isinstance(usage, dict)
         events = self._advance(chunk, choices) if choices else self._close(chunk, usage)
         if usage is not None:  # it counts the tokens of its own chunk, too
+            self._has_usage = self._has_usage or self.finished
             self._measured.read_usage(self._usage() if self._hops else usage)
         return events
 
@@ -285,7 +286,8 @@ class StreamReply:
                 choice = {"index": 0, "delta": {"content": text}, "logprobs": None, **kept}
             else:
                 choice.pop("prompt_token_ids", None)
-            chunk = {**self._shared, "choices": [choice]}
+            usage = {"usage": self._usage()} if chunk.get("usage") is not None else {}
+            chunk = {**self._shared, "choices": [choice], **usage}
         if self._wants_ids and self._ids_sent < len(self._tokens):  # of later ones none are kept if it cannot move
             choice["token_ids"] = self._tokens[self._ids_sent :] + (choice.get("token_ids") or [])
             self._ids_sent = len(self._tokens)
@@ -318,7 +320,6 @@ class StreamReply:
             return self._pass_aside(msgspec.json.encode({**chunk, **self._shared}))
         if not self._request.wants_usage:
             return []
-        self._has_usage = True
         counted = self._usage() if self._hops else usage
         return self._pass_aside(msgspec.json.encode({**chunk, **self._shared, "usage": counted}))
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.gateway_rig import gateway_rig, record
-from tests.support.moving_streams import COMPLETIONS, asked
+from tests.support.moving_streams import CHAT, COMPLETIONS, asked
 from tests.support.raw_engine import STREAM, RawEngine
 
 DONE = b"data: [DONE]\n\n"
@@ -17,9 +17,9 @@ def event(**fields: Any) -> bytes:
     return b"data: " + json.dumps({"id": "c", **fields}).encode() + b"\n\n"
 
 
-def token(text: str, number: int, finish: str | None = None) -> bytes:
+def token(text: str, number: int, finish: str | None = None, **more: Any) -> bytes:
     choice = {"index": 0, "text": text, "token_ids": [number], "prompt_token_ids": [97]}
-    return event(choices=[{**choice, "finish_reason": finish}])
+    return event(choices=[{**choice, "finish_reason": finish}], **more)
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
@@ -100,5 +100,36 @@ def test_choices_without_an_index_continue_elsewhere() -> None:
             got = await rig.stream(**asked(COMPLETIONS))
             assert (got.text, got.finish, got.complete) == ("ab", "stop", True)
             assert [list(one) for one in got.choices] == [["text", "finish_reason"]] * 2
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+@pytest.mark.parametrize("end", [DONE, b""])
+def test_the_usage_in_the_last_chunk_of_a_continuation_counts_all_of_it(path: str, end: bytes, *, wanted: bool) -> None:
+    async def scenario() -> None:
+        role = {"index": 0, "delta": {"role": "assistant", "content": "a"}, "token_ids": [1]}
+        begun = event(prompt_token_ids=[97], choices=[role]) if path == CHAT else token("a", 1)
+        last = token("b", 2, "stop", usage={"prompt_tokens": 2, "completion_tokens": 1, "total_tokens": 3}) + end
+        async with gateway_rig(0) as (rig, _), RawEngine(STREAM + begun) as a, RawEngine(STREAM + last) as b:
+            rig.model.backends.update([record("a", a.address), record("b", b.address)])
+            got = await rig.stream(path, **asked(path, stream_options={"include_usage": wanted}))
+            assert (got.text, got.complete, len(got.chunks)) == ("ab", True, 2)
+            counted = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+            assert got.usage == (counted if wanted else None)
+            assert rig.frontend._interval.sample(1, 1, queued=0, in_flight=0).osl_tokens == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_usage_in_the_last_chunk_is_not_sent_again_if_the_end_is_missing() -> None:
+    async def scenario() -> None:
+        raw = STREAM + token("a", 1, "stop", usage=USAGE)
+        async with gateway_rig(0) as (rig, _), RawEngine(raw) as engine:
+            rig.model.backends.update([record("w", engine.address)])
+            got = await rig.stream(**asked(COMPLETIONS))
+            assert (got.text, got.complete) == ("a", True)
+            assert [one["usage"] for one in got.chunks] == [USAGE]
 
     asyncio.run(scenario())
