@@ -9,6 +9,7 @@ import pytest
 from tests.support.gateway_rig import gateway_rig, record
 from tests.support.moving_streams import CHAT, COMPLETIONS, asked
 from tests.support.raw_engine import STREAM, RawEngine
+from tests.support.virtual_time import run_virtual
 
 DONE = b"data: [DONE]\n\n"
 
@@ -30,11 +31,13 @@ def test_a_last_event_without_its_blank_line_ends_a_stream(end: bytes, *, hangs:
         raw = STREAM + outputs + b"data: [DONE]" + end
         async with gateway_rig(0) as (rig, _), RawEngine(raw, hangs=hangs) as a, RawEngine(STREAM + DONE) as b:
             rig.model.backends.update([record("a", a.address), record("b", b.address)])
+            began_s = asyncio.get_running_loop().time()
             got = await rig.stream(**asked(COMPLETIONS, n=2))
             assert (got.complete, len(got.chunks), b.requests) == (True, 1, 0)
+            assert asyncio.get_running_loop().time() - began_s < 1
             assert rig.frontend._interval.sample(1, 1, queued=0, in_flight=0).completed == 1
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 3}
