@@ -79,8 +79,8 @@ def _limit_arguments(parser: argparse.ArgumentParser) -> None:
         "--stall-s",
         type=positive,
         default=60.0,
-        help="time for which an engine may send nothing once it streams tokens, then another one continues the stream;"
-        " ten times as long if none can (default: %(default)g)",
+        help="time for which an engine may send nothing but comments once it streams tokens, then another one continues"
+        " the stream; if none can, ten times as long without any byte (default: %(default)g)",
     )
     add(
         "--first-byte-s",

@@ -28,7 +28,7 @@ class GatewayOptions(Struct, frozen=True):
     hold_s: float = 300.0
     """Time that a request waits for a worker: engines take minutes to load a model."""
     stall_s: float = 60.0
-    """Time for which an engine may send nothing once it has begun to stream tokens; then another one continues."""
+    """Time for which an engine may send nothing but comments once it streams tokens; then another one continues."""
     first_byte_s: float | None = None
     """Time that an engine has until the first byte of an answer; None: no limit, since queues may take minutes."""
     body_bytes_max: int = 32 * 1024 * 1024

@@ -58,6 +58,17 @@ def test_an_answer_without_tokens_is_complete(*, wanted: bool) -> None:
     asyncio.run(scenario())
 
 
+def test_a_role_and_nothing_more_is_an_answer() -> None:
+    async def scenario() -> None:
+        raw = STREAM + event(choices=[{"index": 0, "delta": {"role": "assistant", "content": ""}}]) + DONE
+        async with gateway_rig(0) as (rig, _), RawEngine(raw) as engine:
+            rig.model.backends.update([record("w", engine.address)])
+            got = await rig.stream(CHAT, **asked(CHAT))
+            assert (got.text, got.complete, engine.requests) == ("", True, 1)
+
+    asyncio.run(scenario())
+
+
 WITHOUT_OUTPUT = {
     "no choices": event(),
     "null": event(choices=None),
