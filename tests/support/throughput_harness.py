@@ -59,11 +59,11 @@ class ThroughputHarness:
     def plan(self) -> Recommendation:
         return self.planner.plan(self.world.refresh(), self.world.now)
 
-    def answer_forecast(self, *requests: float) -> Recommendation:
+    def answer_forecast(self, *requests: float, isl: float = 500.0, osl: float = 100.0) -> Recommendation:
         """Answer the requested forecast with these requests per interval; return the next recommendation."""
         forecast_request = self.planner.forecast_request()
         assert forecast_request is not None
-        means = (requests, (500.0,) * len(requests), (100.0,) * len(requests))
+        means = (requests, (isl,) * len(requests), (osl,) * len(requests))
         forecasts: list[Forecast | None] = [Forecast(mean, tuple(2 * x for x in mean), "constant") for mean in means]
         self.planner.ingest_forecast(ForecastFitted("m", forecast_request.request, forecasts))
         return self.plan()

@@ -51,3 +51,19 @@ def test_the_first_failed_fit_of_the_three_series_is_the_reason() -> None:
     assert [(note.code, note.detail) for note in forecast.notes] == [
         (ReasonCode.FORECAST_FALLBACK, "no answer in time")
     ]
+
+
+def test_a_forecast_length_is_not_shorter_than_the_observed_ones() -> None:
+    forecast = PendingForecast()
+    forecast.request_forecasts(queries(MINUTE_MS))
+    falling = Forecast((70.0, 4.0, 0.0), (90.0, 30.0, 20.0), "kalman")
+    forecast.ingest_forecast(ForecastFitted("m", 1, [falling, falling, falling]))
+    forecast.raise_lengths(0.0, 40.0)
+    assert forecast.forecasts == [
+        falling,
+        falling,
+        Forecast((70.0, 40.0, 40.0), (90.0, 40.0, 40.0), "kalman"),
+    ], "requests may end, lengths may not; no ISL was observed"
+    assert [note.sentence() for note in forecast.notes] == [
+        "a mean length of 0 tokens is forecast; 40, half of the shortest one of the last day, are used: outputs"
+    ]

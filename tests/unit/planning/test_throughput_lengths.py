@@ -101,3 +101,26 @@ def test_the_rate_of_the_traffic_window_is_expected_to_continue(window_ms: int, 
     harness.answer_forecast(100 * 180.0)
     assert harness.planner.demand.outlook is not None
     assert harness.planner.demand.outlook.requests_per_s == pytest.approx(requests_per_s, rel=0.01)
+
+
+@pytest.mark.parametrize("forecast", [{"isl": 0.01}, {"osl": 0.01}, {"isl": 0.0, "osl": 0.0}])
+def test_a_trend_of_lengths_below_half_of_the_observed_ones_is_not_followed(forecast: dict[str, float]) -> None:
+    """Of 4 workers one was left, and an ISL of 0.01 tokens let usual prompts count as 50,000 requests each."""
+    harness = ThroughputHarness(workers=4)
+    harness.report_traffic(400, 181)
+    found = harness.answer_forecast(400 * 180.0, **forecast)
+    assert ReasonCode.FORECAST_TOO_SHORT in codes(found)
+    assert set(found.targets.values()) == {3}, "half of the work of 4 workers, and one step"
+    assert all(max(harness.report_traffic(400).targets.values(), default=4) <= 4 for _ in range(60))
+    harness.report_traffic(400, 121)
+    assert ReasonCode.FORECAST_TOO_SHORT not in codes(harness.answer_forecast(400 * 180.0)), "the next is plausible"
+
+
+def test_only_lengths_of_the_last_day_bound_a_forecast() -> None:
+    intervals = ThroughputHarness().planner.demand.intervals
+    day = 86_400_000 // intervals.interval_ms
+    intervals.isl_tokens = [2.0, *[None, 300.0] * (day // 2)]
+    intervals.osl_tokens = [2.0, *[300.0] * (day - 1)]
+    assert intervals.plausible_minimums() == (150.0, 1.0)
+    intervals.isl_tokens, intervals.osl_tokens = [None, 0.0, float("nan")], []
+    assert intervals.plausible_minimums() == (0.0, 0.0)

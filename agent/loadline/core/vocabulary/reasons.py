@@ -69,6 +69,7 @@ class ReasonCode(StrEnum):
     TRAFFIC_UNKNOWN = "traffic_unknown"
     TRAFFIC_INCOMPLETE = "traffic_incomplete"
     FORECAST_FALLBACK = "forecast_fallback"
+    FORECAST_TOO_SHORT = "forecast_too_short"
     LOAD_LEARNING = "load_learning"
     ENGINE_LEARNING = "engine_learning"
     CAPACITY_LEARNING = "capacity_learning"

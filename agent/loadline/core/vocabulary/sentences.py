@@ -138,6 +138,10 @@ SENTENCES: Final[dict[str, str]] = {
     "traffic_unknown": "the traffic is unknown",
     "traffic_incomplete": "a frontend has stopped reporting: no scale-down",
     "forecast_fallback": "the forecast failed and the last value is used",
+    "forecast_too_short": (
+        "a mean length of {forecast_tokens:.0f} tokens is forecast; {used_tokens:.0f}, half of the shortest one of the "
+        "last day, are used"
+    ),
     "load_learning": "{known:g} of {needed:g} required samples of load and latency are available",
     "load_within": (
         "worker loads are between {load_min:.0f} and {load_max:.0f}; a load of {target:.0f} gives {latency_ms:g} ms"

@@ -34,6 +34,8 @@ _PEAK_OVER_RATIO: Final = 0.5
 """Ratio of recent to expected traffic below which a peak known from one interval only is over."""
 _UNFINISHED_RATIO_MAX: Final = 2.0
 """Limit on the ratio of all to finished requests in estimates of output lengths: finished ones must be half of all."""
+_FALL_MAX: Final = 0.5
+"""Forecast length relative to the shortest mean length of the last day, below which it is no trend that goes on."""
 
 
 class Intervals(Struct):
@@ -186,6 +188,15 @@ class Intervals(Struct):
         if newest is None or len(self.requests) > 1 or recent.observed_ms < window_ms - BUCKET_MS:
             return False
         return recent.requests_per_s < _PEAK_OVER_RATIO * min(expected.requests_per_s, newest.requests_per_s)
+
+    def plausible_minimums(self) -> tuple[float, float]:
+        """Return the ISL and OSL (tokens) below which a forecast is implausible; 0 for one that is unknown."""
+        newest = slice(-max(1, DAY_MS // self.interval_ms), None)
+        isl, osl = (
+            min((tokens for tokens in series[newest] if tokens is not None and tokens > 0.0), default=0.0)
+            for series in (self.isl_tokens, self.osl_tokens)
+        )
+        return _FALL_MAX * isl, _FALL_MAX * osl
 
     def forecast_outlook(
         self, forecasts: list[Forecast | None], first: int, last: int, *, upper: bool

@@ -1,6 +1,7 @@
 """Forecasts of the next intervals; a model has at most one pending forecast request."""
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from loadline.core.planning.planner import ForecastRequest
 from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
@@ -53,6 +54,21 @@ class PendingForecast(Struct):
         lost = failed(answer.forecasts)
         if lost:
             self.notes = [Reason(ReasonCode.FORECAST_FALLBACK, detail=lost[0].detail or lost[0].fallback)]
+
+    def raise_lengths(self, isl_tokens: float, osl_tokens: float) -> None:
+        """Raise the forecast lengths to these minimums, with a reason: trends fall below 0, and lengths do not.
+
+        An OSL that had fallen to 70 tokens was forecast as 0, which needs no decode worker. For an ISL of 0.01 tokens,
+        each usual prompt of 500 counted as 50,000 requests, and 2 prefill workers became 15,001.
+        """
+        for at, tokens_min in enumerate((isl_tokens, osl_tokens), start=1):
+            forecast = self.forecasts[at] if at < len(self.forecasts) else None
+            if forecast is None or min(forecast.mean) >= tokens_min:
+                continue
+            mean, upper = ([max(tokens, tokens_min) for tokens in part] for part in (forecast.mean, forecast.upper))
+            self.forecasts[at] = replace(forecast, mean=tuple(mean), upper=tuple(upper))
+            numbers = {"forecast_tokens": min(forecast.mean), "used_tokens": tokens_min}
+            self.notes.append(Reason(ReasonCode.FORECAST_TOO_SHORT, "", numbers, "prompts" if at == 1 else "outputs"))
 
     def interval_range(self, now: int, ahead_ms: int, interval_ms: int) -> tuple[int, int]:
         """Return the indices of the first and the last forecast interval within ``ahead_ms`` of ``now``."""

@@ -97,6 +97,7 @@ class DemandTracker(Struct):
         is_new = self.forecast.is_unread
         if is_new:
             self._record_forecast(now)
+            self.forecast.raise_lengths(*intervals.plausible_minimums())
         if is_new or (self.forecast.begins_ms >= 0 and now >= self.size_at_ms):
             outlook = self._forecast_outlook(model, knobs, now)
             return DemandUpdate(ended, is_new, None if outlook is None else self._load(outlook, model, now))
