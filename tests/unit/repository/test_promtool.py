@@ -19,6 +19,7 @@ TESTED = {
     "LoadlineAttainmentLow",
     "LoadlineForecastWrong",
     "LoadlineForecastsFail",
+    "LoadlineAllocationsFail",
     "LoadlineTrafficUnknown",
 }
 """Alerts whose expressions combine series; the others compare one metric with a number."""
