@@ -146,7 +146,8 @@ def _noted(
     except kinds as error:
         problems[name] = error
         print(f"loadline: {output.printable(str(error))}", file=sys.stderr)
-        print("The same command continues with the next point.", file=sys.stderr)
+        if isinstance(error, EngineUnavailable):  # the others need another command, or another engine
+            print("The same command continues with the next point.", file=sys.stderr)
 
 
 def _key(file: Path) -> str:

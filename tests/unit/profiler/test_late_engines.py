@@ -65,7 +65,9 @@ def test_a_folder_that_a_late_engine_cannot_use_leaves_what_was_measured(
     assert records["ready"].count > 0
     assert list(problems) == ["late"]
     assert problem in problems["late"]
-    assert problem in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert problem in said
+    assert said.count("The same command continues") == 1, "while the engine was loading, not with this folder"
 
 
 def test_an_engine_that_does_not_get_ready_is_named_in_the_result(
@@ -94,3 +96,18 @@ def test_an_engine_that_is_not_ready_is_asked_no_more_if_there_is_no_other(
     records, problems = run_virtual(scenario())
     assert (records, list(problems)) == ({}, ["engine-1"])
     assert capsys.readouterr().err.count("answers 503") == 1
+
+
+def test_the_same_command_does_not_continue_where_another_one_is_needed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def scenario() -> dict[str, str]:
+        async with openai_engine() as url:
+            command = ["profile", "--url", url, "--directory", str(tmp_path), "--model", "other"]
+            options = parser().parse_args(command)
+            return (await profile._measure_all(profile._engines(options), options))[1]
+
+    assert "Give --model one of" in run_virtual(scenario())["engine-1"]
+    said = capsys.readouterr().err
+    assert "Give --model one of" in said
+    assert "The same command" not in said
