@@ -42,6 +42,13 @@ def self_signed(folder: Path) -> CertificateFiles:
     return files
 
 
+def encrypt_key(file: Path) -> None:
+    """Give the key of a file a passphrase."""
+    key = serialization.load_pem_private_key(file.read_bytes(), None)
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    file.write_bytes(key.private_bytes(encoding, form, serialization.BestAvailableEncryption(b"secret")))
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Replace a file as Kubernetes and certbot do, by another one of the same name."""
     new = path.with_suffix(".new")

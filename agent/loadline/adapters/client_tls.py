@@ -20,23 +20,26 @@ _Stamps = list[tuple[int, int, int, int]]
 _log = bounded("tls")
 
 
-def load_context(section: str, ca_file: str, cert_file: str = "", key_file: str = "") -> ssl.SSLContext:
-    """Return a context for connections of a client.
+def load_context(
+    section: str, ca_file: str, cert_file: str = "", key_file: str = "", *, ca_key: str = "ca_file"
+) -> ssl.SSLContext:
+    """Return a context for connections of a client; a server checks its files by it.
 
     Args:
         section: Section of the files with a final dot, such as ``etcd.``, for errors; empty: the top level.
         ca_file: CA bundle; empty: the system's.
-        cert_file: Client certificate; empty: none.
+        cert_file: Certificate; empty: none.
         key_file: Its key, which has no passphrase.
+        ca_key: Key of the CA bundle in its section.
 
     Raises:
         ConfigError: A file cannot be used.
     """
-    for key, file in {"ca_file": ca_file, "cert_file": cert_file, "key_file": key_file}.items():
+    for key, file in {ca_key: ca_file, "cert_file": cert_file, "key_file": key_file}.items():
         if file:
             with _named(f"{section}{key}", file):
                 open_regular(Path(file)).close()  # the library would wait for the writer of a FIFO
-    with _named(f"{section}ca_file", ca_file):
+    with _named(f"{section}{ca_key}", ca_file):
         context = ssl.create_default_context(cafile=ca_file or None)
     if cert_file:
         with _named(f"{section}cert_file", f"{cert_file} with {key_file}"):

@@ -10,10 +10,12 @@ from google.protobuf import descriptor_pool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from loadline.adapters.client_tls import load_context
 from loadline.adapters.logs import bounded
 from loadline.adapters.protobuf_tables import message_class
-from loadline.errors import LoadlineError
+from loadline.errors import ConfigError, LoadlineError
 from loadline.servers import Knobs
+from loadline.toml.regular_file import open_regular
 
 CALLS_MAX: Final = 20_000
 """Largest number of calls and streams at once; above it they get RESOURCE_EXHAUSTED."""
@@ -61,11 +63,19 @@ class TlsFiles(Knobs, frozen=True):
         """Return the contents of the key, the certificate and the CA.
 
         Raises:
-            OSError: A file cannot be read.
+            ConfigError: A file cannot be used.
+            OSError: A file was removed meanwhile.
         """
+        # Of a key with a passphrase, grpcio says that the address cannot be bound.
+        load_context("tls.", self.client_ca_file, self.cert_file, self.key_file, ca_key="client_ca_file")
         names = (self.key_file, self.cert_file, self.client_ca_file)
-        key, certificate, authority = (Path(name).read_bytes() if name else b"" for name in names)
+        key, certificate, authority = (_content(name) if name else b"" for name in names)
         return key, certificate, authority
+
+
+def _content(name: str) -> bytes:
+    with open_regular(Path(name)) as file:
+        return file.read()
 
 
 class GrpcServer:
@@ -87,7 +97,8 @@ class GrpcServer:
         """Start to listen; return the port, which is a free one for 0.
 
         Raises:
-            OSError: A file for TLS cannot be read.
+            ConfigError: A file for TLS cannot be used.
+            OSError: A file for TLS was removed meanwhile.
             RuntimeError: The address is in use or not an address of this host.
         """
         self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
@@ -158,8 +169,8 @@ def _credentials(files: TlsFiles) -> Any:
         nonlocal used
         try:
             found = files.read()
-        except OSError as error:
-            _log.warning("certificate_unreadable", detail=str(error), remedy="Restore the file; the old one is used.")
+        except (OSError, ConfigError) as error:
+            _log.warning("certificate_unusable", detail=str(error), remedy="Until then, the former files stay in use.")
             return None
         if found == used:
             return None

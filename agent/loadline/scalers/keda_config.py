@@ -7,7 +7,6 @@ from msgspec import Meta
 
 from loadline.adapters.grpc_server import TlsFiles
 from loadline.core.vocabulary.scalars import Name
-from loadline.errors import ConfigError
 from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_unique, read_as
 
 
@@ -33,14 +32,10 @@ def read(path: Path) -> KedaScalerKnobs:
     """Read a TOML file.
 
     Raises:
-        ConfigError: The file cannot be read or is invalid, or a file for TLS cannot be read.
+        ConfigError: The file cannot be read or is invalid, or a file for TLS cannot be used.
     """
     knobs = read_as(KedaScalerKnobs, path)
     check_unique("models", "models", knobs.models)
     if knobs.tls is not None:
-        try:
-            knobs.tls.read()
-        except OSError as error:
-            problem = f"{error.filename} cannot be read: {error.strerror}"
-            raise ConfigError("tls", problem, "Name readable files in PEM.") from error
+        knobs.tls.read()
     return knobs

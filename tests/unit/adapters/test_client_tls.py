@@ -10,13 +10,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives import serialization
 
 from loadline.adapters.client_tls import ClientTls
 from loadline.adapters.nats_logins import tls_context
 from loadline.errors import ConfigError
 from loadline.servers import NatsKnobs
-from tests.support.certificates import CertificateFiles, replace_file, self_signed
+from tests.support.certificates import CertificateFiles, encrypt_key, replace_file, self_signed
 
 
 @asynccontextmanager
@@ -144,9 +143,7 @@ def test_a_name_of_no_regular_file_is_named_with_its_key(key: str, name: str, tm
 
 def test_a_key_with_a_passphrase_is_refused_and_nobody_asked_for_it(tmp_path: Path) -> None:
     own = self_signed(tmp_path)
-    key = serialization.load_pem_private_key(own.key.read_bytes(), None)
-    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    own.key.write_bytes(key.private_bytes(encoding, form, serialization.BestAvailableEncryption(b"secret")))
+    encrypt_key(own.key)
     problem = f"nats.key_file: {own.key} has a passphrase. Name a file with the key in plain text."
     with pytest.raises(ConfigError, match=f"^{re.escape(problem)}$"):
         tls_context(NatsKnobs(cert_file=str(own.certificate), key_file=str(own.key)))

@@ -1,6 +1,7 @@
 """KEDA scaler over real gRPC: answers, pushes, refusals, health, reflection and TLS."""
 
 import asyncio
+import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -21,7 +22,7 @@ from loadline.scalers.keda import KedaService
 from loadline.scalers.keda_calls import SILENT_S, KedaCalls
 from loadline.scalers.keda_config import read
 from loadline.scalers.keda_messages import SERVICE
-from tests.support.certificates import self_signed
+from tests.support.certificates import encrypt_key, self_signed
 from tests.support.keda import METRIC, Keda, Pushes, keda_at
 from tests.unit.scalers.test_desired_counts import HOLD_S, Clock, decided, reported
 from tests.waiting import until, until_async
@@ -307,6 +308,8 @@ def test_tls_checks_clients_and_follows_renewed_certificates(tmp_path: Path) -> 
             old = own.certificate.read_bytes()
             assert await value(old) == 3
             assert await value(old, certified=False) == "UNAVAILABLE"
+            encrypt_key(own.key)
+            assert await value(old) == 3, "the new files cannot be used"
             own.certificate.unlink()
             assert await value(old) == 3  # the one in use is kept
             self_signed(tmp_path / "scaler")
@@ -330,7 +333,10 @@ def test_tls_checks_clients_and_follows_renewed_certificates(tmp_path: Path) -> 
         ('models = ["m", "m"]', "two models have the same name"),
         ('models = ["m"]\nhold_ms = 10', "hold_ms"),
         ('models = ["m"]\nscale = 1', "scale"),
-        ('models = ["m"]\n[tls]\ncert_file = "/none"\nkey_file = "/none"', "/none cannot be read"),
+        (
+            'models = ["m"]\n[tls]\ncert_file = "/none"\nkey_file = "/none"',
+            r"tls\.cert_file: /none cannot be used: No such file",
+        ),
         ('models = ["m"]\n[tls]\ncert_file = "/none"', "key_file"),
     ],
 )
@@ -339,3 +345,22 @@ def test_an_invalid_configuration_names_the_place(tmp_path: Path, text: str, pro
     file.write_text(text, "utf-8")
     with pytest.raises(ConfigError, match=problem):
         read(file)
+
+
+@pytest.mark.parametrize("key", ["cert_file", "key_file", "client_ca_file"])
+def test_a_file_for_tls_that_is_none_is_named_with_its_key(key: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    own = self_signed(tmp_path)
+    files = {"cert_file": own.certificate, "key_file": own.key, "client_ca_file": own.certificate}
+    lines = [f'{name} = "{path}"' for name, path in (files | {key: tmp_path / "fifo"}).items()]
+    file = tmp_path / "keda.toml"
+    file.write_text("\n".join(['models = ["m"]', "[tls]", *lines]), "utf-8")
+    with pytest.raises(ConfigError, match=f"^tls.{key}: .*fifo cannot be used: .* FIFO"):
+        read(file)
+
+
+def test_a_server_key_with_a_passphrase_is_named(tmp_path: Path) -> None:
+    own = self_signed(tmp_path)
+    encrypt_key(own.key)
+    with pytest.raises(ConfigError, match=r"^tls\.key_file: .*key\.pem has a passphrase\. Name a file with the key in"):
+        TlsFiles(str(own.certificate), str(own.key)).read()
