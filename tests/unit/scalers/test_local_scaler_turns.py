@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from loadline.client.scaler import ScalerClient
 from loadline.core.vocabulary.decisions import PoolTarget, Victim
@@ -18,6 +19,7 @@ from loadline.scalers.local.plan import Process
 from loadline.scalers.local.pools import LocalWorker
 from loadline.scalers.local.scaler import LocalScaler
 from loadline.scalers.local.state_file import StateFile
+from loadline.scalers.local.worker_logs import LOG_BYTES_MAX
 
 CONFIG = """
 nats.servers = ["nats://127.0.0.1:1"]
@@ -137,3 +139,19 @@ def test_victims_of_a_decision_that_comes_while_ports_are_tried_are_drained(
     asyncio.run(scaler._turn())
     assert [process.sent for process in processes] == [[], [], []]
     assert [worker.seen.leaving for worker in pool.workers.values()] == [True, True, False]
+
+
+def test_the_logs_of_running_workers_are_bounded_in_each_turn(tmp_path: Path) -> None:
+    nobody: Any = Nobody()
+    knobs = replace(knobs_of(tmp_path), log_directory=str(tmp_path))
+    scaler = LocalScaler(knobs, cast(ScalerClient, nobody), cast(Launcher, nobody))
+    (pool,) = scaler._pools.values()
+    process = cast(WorkerProcess, Started())
+    pool.workers["p-1"] = LocalWorker(Process("p-1", 1, 0), process, Allotment(0, 1, ()), 0)
+    pool.target = PoolTarget("p", "decode", 1, 1)
+    for name in ("p-1.log", "p-2.log"):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(LOG_BYTES_MAX + 1)
+    asyncio.run(scaler._turn())
+    sizes = {path.name: path.stat().st_size for path in tmp_path.glob("*.log*")}
+    assert sizes == {"p-1.log": 0, "p-1.log.1": LOG_BYTES_MAX, "p-2.log": LOG_BYTES_MAX + 1}

@@ -93,8 +93,8 @@ class LocalKnobs(ScalerKnobs, frozen=True):
     log_directory: Annotated[
         str,
         Meta(
-            description="Folder for one <worker>.log each, of which the last 20 of each pool's ended workers are kept; "
-            "empty: the scaler's own output."
+            description="Folder for one <worker>.log each, of which the last 20 of each pool's ended workers are kept. "
+            "Above 16 MiB it begins anew, and <worker>.log.1 has what came before. Empty: the scaler's own output."
         ),
     ] = ""
     lifetimes_file: Annotated[str, Meta(description="JSON Lines file of ended workers; empty: none.")] = ""

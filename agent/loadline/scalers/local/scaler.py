@@ -202,6 +202,12 @@ class LocalScaler:
         if starting:
             await self._start(starting)
         self._save()
+        if self._logs is not None:
+            self._logs.bound(self._running())
+
+    def _running(self) -> set[str]:
+        """Return the names of the workers that run."""
+        return {worker for pool in self._pools.values() for worker in pool.workers}
 
     def _signal(self, pool: LocalPool, action: ProcessAction, now_ms: int) -> None:
         if action.kind == "start":
@@ -261,7 +267,7 @@ class LocalScaler:
             self._logs.path_of(name) if self._logs else None,
         )
         if self._logs is not None:
-            self._logs.prune(pool.knobs.name, {worker for each in self._pools.values() for worker in each.workers})
+            self._logs.prune(pool.knobs.name, self._running())
         try:
             process = await self._launcher.create(launch, partial(self._exited, pool, name))
         except OSError as error:
