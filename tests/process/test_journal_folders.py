@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+import structlog
 
 from loadline import app
 from loadline.adapters.file_journal import FileJournal
@@ -84,6 +85,25 @@ def test_a_snapshot_larger_than_a_segment_does_not_begin_the_next_one_at_once(tm
         journal.append(b'{"turn":%d,"x":"%s"}' % (index, b"x" * 100))
     journal.close()
     assert 3 <= begun <= 5, "half of what is written is events"
+
+
+@pytest.mark.parametrize(("bytes_max", "kept", "warned"), [(160_000, 7, False), (20_000, 1, True)])
+def test_a_journal_that_holds_one_segment_only_says_so(
+    tmp_path: Path, bytes_max: int, kept: int, *, warned: bool
+) -> None:
+    """The size is a promise, so each new segment deletes the one before, with the whole history."""
+    journal = FileJournal(tmp_path, bytes_max // 8, bytes_max)
+    with structlog.testing.capture_logs() as lines:
+        for index in range(2_000):
+            if journal.wants_snapshot:
+                journal.begin(lambda _goes_on: b'{"snapshot":"%s"}' % (b"x" * 10_000))
+                until_true(lambda: not journal._queued_bytes)
+            journal.append(b'{"turn":%d,"x":"%s"}' % (index, b"x" * 100))
+        journal.close()
+    assert abs(len(list(tmp_path.glob("*.jsonl"))) - kept) <= 1
+    said = [line for line in lines if line["event"] == "journal_too_small"]
+    assert bool(said) is warned
+    assert all("Raise journal.bytes_max" in line["remedy"] for line in said)
 
 
 def test_what_is_no_file_but_has_a_segments_name_is_left_alone(tmp_path: Path) -> None:

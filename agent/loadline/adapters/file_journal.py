@@ -11,15 +11,14 @@ import functools
 import itertools
 import operator
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from loadline.adapters.journal_checksums import ADDED_BYTES, ChecksumChain
+from loadline.adapters.journal_segments import next_name, segments_in
 from loadline.adapters.logs import bounded
 from loadline.errors import JournalError
 
@@ -40,7 +39,6 @@ _CLOSE_S = 5.0
 _PROGRESS_BYTES = 2**15
 _LINE_BYTES_MAX = 256 * 2**20
 _GZIP: Final = b"\x1f\x8b"
-_NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z-\d{6}\.jsonl")
 
 
 class FileJournal:
@@ -258,9 +256,9 @@ class _Folder:
         if self._lock < 0:
             self._lock = _lock(self._directory)
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        segments = _segments(self._directory)
+        segments = segments_in(self._directory)
         self._delete_oldest(segments)
-        self._path = self._directory / _next_name(segments[-1].name if segments else "")
+        self._path = self._directory / next_name(segments[-1].name if segments else "")
         self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._segment = segment
         self._file_bytes = 0
@@ -275,6 +273,12 @@ class _Folder:
                 continue
             path.unlink()
             total -= size
+        if any(sizes) and not total:
+            _log.warning(
+                "journal_too_small",
+                detail=f"{self._directory}: all before the new segment is deleted, as one had {max(sizes)} bytes",
+                remedy="Raise journal.bytes_max to eight times that, multiplied by the number of shards.",
+            )
 
 
 def _unwritten(parts: list[bytes | memoryview], written: int) -> list[bytes | memoryview]:
@@ -305,20 +309,6 @@ def _lock(directory: Path) -> int:
     return lock
 
 
-def _next_name(last: str) -> str:
-    """Return a name of time and number that sorts after the last one, even if the wall clock was set back."""
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3] + "Z"
-    if last and stamp <= last.partition("-")[0]:
-        stamp, _, number = last.removesuffix(".jsonl").partition("-")
-        return f"{stamp}-{int(number) + 1:06}.jsonl"
-    return f"{stamp}-000000.jsonl"
-
-
-def _segments(directory: Path) -> list[Path]:
-    # A folder of that name can neither be read nor deleted, and would stop the journal for ever.
-    return sorted(path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.is_file())
-
-
 OnTorn = Callable[[Path, int], None]
 OnProgress = Callable[[float, float], None]
 """Takes the size of what has been read of some segments, and the size of all, in MB."""
@@ -337,7 +327,7 @@ def read_segments(path: Path, on_torn: OnTorn = lambda _segment, _records: None)
         JournalError: There is nothing to read.
     """
     try:
-        paths = _segments(path) if path.is_dir() else [path]
+        paths = segments_in(path) if path.is_dir() else [path]
         if not paths or not paths[0].is_file():
             raise JournalError(f"{path} is neither a segment of a journal nor a folder with some")
     except OSError as error:

@@ -1,0 +1,27 @@
+"""Names of a journal's segments, which sort by time."""
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+_NAME: Final = re.compile(r"\d{8}T\d{6}\.\d{3}Z-\d{6}\.jsonl")
+
+
+def next_name(last: str) -> str:
+    """Return a name of time and number that sorts after the last one, even if the wall clock was set back."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3] + "Z"
+    if last and stamp <= last.partition("-")[0]:
+        stamp, _, number = last.removesuffix(".jsonl").partition("-")
+        return f"{stamp}-{int(number) + 1:06}.jsonl"
+    return f"{stamp}-000000.jsonl"
+
+
+def segments_in(directory: Path) -> list[Path]:
+    """Return the segments in a folder, oldest first.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    # A folder of that name can neither be read nor deleted, and would stop the journal for ever.
+    return sorted(path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.is_file())
