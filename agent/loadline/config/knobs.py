@@ -1,6 +1,6 @@
 """Sections of a configuration. Sections that the core uses are defined next to their use, and combined here."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -20,6 +20,9 @@ NotNegative = Annotated[int, Meta(ge=0)]
 LogFormat = Literal["auto", "json", "console"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
+_PLAIN: Final = r"^[^\x00-\x1f\x7f]*\Z"
+"""Text without control characters, such as a NUL, which no name of a file may have."""
+
 
 class AgentKnobs(Knobs, frozen=True):
     """Identity of the agent, logs, and reload of the configuration."""
@@ -28,7 +31,7 @@ class AgentKnobs(Knobs, frozen=True):
         str,
         Meta(
             max_length=100,
-            pattern=r"^[^\x00-\x1f\x7f]*\Z",
+            pattern=_PLAIN,
             description="Name of this agent; empty: host name and process id.",
         ),
     ] = ""
@@ -72,7 +75,7 @@ class HttpKnobs(Knobs, frozen=True):
 class JournalKnobs(Knobs, frozen=True):
     """Record of every turn, for `loadline replay` and `loadline explain`."""
 
-    directory: Annotated[str, Meta(description="Folder of the segments; empty: no journal.")] = ""
+    directory: Annotated[str, Meta(pattern=_PLAIN, description="Folder of the segments; empty: no journal.")] = ""
     segment_bytes_max: Annotated[
         Positive,
         Meta(
@@ -124,7 +127,9 @@ class SharingKnobs(Knobs, frozen=True):
 class TensorboardKnobs(Knobs, frozen=True):
     """TensorBoard: event files with the scalars of Dynamo's first planner."""
 
-    log_dir: Annotated[str, Meta(description="Folder of the files; empty: none. Needs the extra `tensorboard`.")] = ""
+    log_dir: Annotated[
+        str, Meta(pattern=_PLAIN, description="Folder of the files; empty: none. Needs the extra `tensorboard`.")
+    ] = ""
     interval_ms: Annotated[Positive, Meta(description="Time between two samples.")] = 10_000
 
 

@@ -14,6 +14,14 @@ def test_a_name_with_the_end_of_a_line_is_refused(variable: str) -> None:
         parse(BASE, "loadline.toml", {f"LOADLINE__{variable}": "name\n"})
 
 
+@pytest.mark.parametrize("folder", ["journal.directory", "tensorboard.log_dir"])
+def test_a_folder_with_a_nul_is_refused(folder: str) -> None:
+    """It passed, or ended `check` with a traceback, and `run` ended with one."""
+    section, key = folder.split(".")
+    with pytest.raises(ConfigError, match=rf"{folder}: is .*\. Write text without control characters"):
+        parse(f'[{section}]\n{key} = "a\\u0000b"\n{BASE}', "loadline.toml")
+
+
 @pytest.mark.parametrize("section", ["nats.servers", "etcd.endpoints"])
 def test_a_url_with_the_end_of_a_line_is_refused(section: str) -> None:
     scheme = "nats" if section == "nats.servers" else "http"
