@@ -59,15 +59,20 @@ class TlsFiles(Knobs, frozen=True):
     key_file: str
     client_ca_file: str = ""
 
+    def check(self) -> None:
+        """Check the files: of a key with a passphrase, grpcio says that the address cannot be bound.
+
+        Raises:
+            ConfigError: A file cannot be used.
+        """
+        load_context("tls.", self.client_ca_file, self.cert_file, self.key_file, ca_key="client_ca_file")
+
     def read(self) -> tuple[bytes, bytes, bytes]:
         """Return the contents of the key, the certificate and the CA.
 
         Raises:
-            ConfigError: A file cannot be used.
-            OSError: A file was removed meanwhile.
+            OSError: A file cannot be read.
         """
-        # Of a key with a passphrase, grpcio says that the address cannot be bound.
-        load_context("tls.", self.client_ca_file, self.cert_file, self.key_file, ca_key="client_ca_file")
         names = (self.key_file, self.cert_file, self.client_ca_file)
         key, certificate, authority = (_content(name) if name else b"" for name in names)
         return key, certificate, authority
@@ -97,8 +102,7 @@ class GrpcServer:
         """Start to listen; return the port, which is a free one for 0.
 
         Raises:
-            ConfigError: A file for TLS cannot be used.
-            OSError: A file for TLS was removed meanwhile.
+            OSError: A file for TLS cannot be read.
             RuntimeError: The address is in use or not an address of this host.
         """
         self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
@@ -169,10 +173,11 @@ def _credentials(files: TlsFiles) -> Any:
         nonlocal used
         try:
             found = files.read()
+            if found == used:
+                return None
+            files.check()  # only of changed files: without a CA of clients it loads that of the system, 30 ms
         except (OSError, ConfigError) as error:
             _log.warning("certificate_unusable", detail=str(error), remedy="Until then, the former files stay in use.")
-            return None
-        if found == used:
             return None
         used = found
         return _configuration(found)

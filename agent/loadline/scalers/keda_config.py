@@ -37,5 +37,5 @@ def read(path: Path) -> KedaScalerKnobs:
     knobs = read_as(KedaScalerKnobs, path)
     check_unique("models", "models", knobs.models)
     if knobs.tls is not None:
-        knobs.tls.read()
+        knobs.tls.check()
     return knobs

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import grpc.aio
@@ -15,6 +16,8 @@ from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from loadline.adapters import grpc_server
+from loadline.adapters.client_tls import load_context
 from loadline.adapters.grpc_server import GrpcServer, TlsFiles
 from loadline.errors import ConfigError
 from loadline.scalers.desired_counts import DesiredCounts
@@ -287,7 +290,10 @@ def test_reflection_describes_all_services() -> None:
     run_scenario(scenario)
 
 
-def test_tls_checks_clients_and_follows_renewed_certificates(tmp_path: Path) -> None:
+def test_tls_checks_clients_and_follows_renewed_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = Mock(wraps=load_context)
+    monkeypatch.setattr(grpc_server, "load_context", load)
+
     async def scenario() -> None:
         own, keda_own = self_signed(tmp_path / "scaler"), self_signed(tmp_path / "keda")
         files = TlsFiles(str(own.certificate), str(own.key), client_ca_file=str(keda_own.certificate))
@@ -308,8 +314,10 @@ def test_tls_checks_clients_and_follows_renewed_certificates(tmp_path: Path) -> 
             old = own.certificate.read_bytes()
             assert await value(old) == 3
             assert await value(old, certified=False) == "UNAVAILABLE"
+            load.assert_not_called()  # of unchanged files, which took 30 ms at each connection
             encrypt_key(own.key)
             assert await value(old) == 3, "the new files cannot be used"
+            load.assert_called()
             own.certificate.unlink()
             assert await value(old) == 3  # the one in use is kept
             self_signed(tmp_path / "scaler")
@@ -363,4 +371,4 @@ def test_a_server_key_with_a_passphrase_is_named(tmp_path: Path) -> None:
     own = self_signed(tmp_path)
     encrypt_key(own.key)
     with pytest.raises(ConfigError, match=r"^tls\.key_file: .*key\.pem has a passphrase\. Name a file with the key in"):
-        TlsFiles(str(own.certificate), str(own.key)).read()
+        TlsFiles(str(own.certificate), str(own.key)).check()
