@@ -180,6 +180,8 @@ def test_a_port_in_use_is_explained(tmp_path: Path) -> None:
                 check=False,
             )
             assert done.returncode == 2
-            assert re.search(rf"host: cannot listen on 127.0.0.1:{port}: .*\. Correct host", done.stderr)
+            assert re.search(
+                rf"host: cannot listen on 127.0.0.1:{port}: .*\. Correct host, port or the files of tls\.", done.stderr
+            )
 
     asyncio.run(scenario())

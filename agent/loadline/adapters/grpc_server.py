@@ -2,13 +2,14 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import grpc
 import grpc.aio
 from google.protobuf import descriptor_pool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
+from msgspec import Meta
 
 from loadline.adapters.client_tls import load_context
 from loadline.adapters.logs import bounded
@@ -55,8 +56,8 @@ class CallRefused(LoadlineError):
 class TlsFiles(Knobs, frozen=True):
     """Files for TLS in PEM. They are read again at each connection, so a renewed certificate needs no restart."""
 
-    cert_file: str
-    key_file: str
+    cert_file: Annotated[str, Meta(min_length=1)]
+    key_file: Annotated[str, Meta(min_length=1)]
     client_ca_file: str = ""
 
     def check(self) -> None:

@@ -154,7 +154,7 @@ async def run_keda(knobs: KedaScalerKnobs, stop: asyncio.Event) -> None:
         port = await server.start(knobs.host, knobs.port)
     except (OSError, RuntimeError, ValueError) as error:
         problem = f"cannot listen on {knobs.host}:{knobs.port}: {str(error).splitlines()[0]}"
-        raise ConfigError("host", problem, "Correct host or port.") from error
+        raise ConfigError("host", problem, "Correct host, port or the files of tls.") from error
     _log.info("listening", host=knobs.host, port=port, tls=knobs.tls is not None)
     try:
         async with running(_report_health(server, counts), "health"):

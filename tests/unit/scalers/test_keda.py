@@ -346,6 +346,8 @@ def test_tls_checks_clients_and_follows_renewed_certificates(tmp_path: Path, mon
             r"tls\.cert_file: /none cannot be used: No such file",
         ),
         ('models = ["m"]\n[tls]\ncert_file = "/none"', "key_file"),
+        ('models = ["m"]\n[tls]\ncert_file = ""\nkey_file = "/none"', r"tls\.cert_file: "),
+        ('models = ["m"]\n[tls]\ncert_file = "/none"\nkey_file = ""', r"tls\.key_file: "),
     ],
 )
 def test_an_invalid_configuration_names_the_place(tmp_path: Path, text: str, problem: str) -> None:
