@@ -69,3 +69,4 @@ def test_on_a_full_disk_a_log_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "p-1.log.1").symlink_to("/dev/full")
     WorkerLogs(tmp_path).bound(["p-1"])
     assert (tmp_path / "p-1.log").stat().st_size == 1_001
+    assert not (tmp_path / "p-1.log.1").exists(), "a part of a copy would take the rest of the disk"

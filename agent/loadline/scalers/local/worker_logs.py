@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
+from io import FileIO
 from pathlib import Path
 from typing import Final
 
@@ -79,11 +80,21 @@ def _begin_anew(path: Path) -> None:
 
     What is written in the microseconds between the last read and the truncation is lost.
     """
-    left = 2 * LOG_BYTES_MAX  # a worker that writes faster than this copies has no end
-    with path.open("r+b", buffering=0) as file, _former(path).open("wb") as former:
-        file.seek(-LOG_BYTES_MAX, os.SEEK_END)
-        while left > 0 and (chunk := file.read(_CHUNK_BYTES)):
-            former.write(chunk)
-            former.flush()  # on a full disk nothing is removed
-            left -= len(chunk)
+    former = _former(path)
+    with path.open("r+b", buffering=0) as file:
+        try:
+            _copy_end(file, former)
+        except OSError:
+            former.unlink(missing_ok=True)  # a part of a copy would take the rest of a disk that is nearly full
+            raise
         file.truncate(0)
+
+
+def _copy_end(file: FileIO, former: Path) -> None:
+    left = 2 * LOG_BYTES_MAX  # a worker that writes faster than this copies has no end
+    file.seek(-LOG_BYTES_MAX, os.SEEK_END)
+    with former.open("wb") as copy:
+        while left > 0 and (chunk := file.read(_CHUNK_BYTES)):
+            copy.write(chunk)
+            copy.flush()  # on a full disk nothing is removed
+            left -= len(chunk)
