@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -19,7 +20,7 @@ from loadline.scalers.local.plan import Process
 from loadline.scalers.local.pools import LocalWorker
 from loadline.scalers.local.scaler import LocalScaler
 from loadline.scalers.local.state_file import StateFile
-from loadline.scalers.local.worker_logs import LOG_BYTES_MAX
+from loadline.scalers.local.worker_logs import LOG_BYTES_MAX, WorkerLogs
 
 CONFIG = """
 nats.servers = ["nats://127.0.0.1:1"]
@@ -155,3 +156,18 @@ def test_the_logs_of_running_workers_are_bounded_in_each_turn(tmp_path: Path) ->
     asyncio.run(scaler._turn())
     sizes = {path.name: path.stat().st_size for path in tmp_path.glob("*.log*")}
     assert sizes == {"p-1.log": 0, "p-1.log.1": LOG_BYTES_MAX, "p-2.log": LOG_BYTES_MAX + 1}
+
+
+def test_the_scaler_reads_messages_while_it_copies_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nobody: Any = Nobody()
+    knobs = replace(knobs_of(tmp_path), log_directory=str(tmp_path))
+    scaler = LocalScaler(knobs, cast(ScalerClient, nobody), cast(Launcher, nobody))
+    received, copied = threading.Event(), list[bool]()
+    monkeypatch.setattr(WorkerLogs, "bound", lambda *_: copied.append(received.wait(5.0)))
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().call_later(0.01, received.set)
+        await scaler._turn()
+
+    asyncio.run(scenario())
+    assert copied == [True]

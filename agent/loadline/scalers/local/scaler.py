@@ -17,6 +17,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from loadline.adapters import logs
+from loadline.adapters.daemon_thread import call_in_daemon
 from loadline.client.received_decision import ReceivedDecision
 from loadline.client.resources import running, wait_at_most
 from loadline.client.scaler import ScalerClient
@@ -203,7 +204,8 @@ class LocalScaler:
             await self._start(starting)
         self._save()
         if self._logs is not None:
-            self._logs.bound(self._running())
+            # In a thread: copies of eight logs took 0.3 s, in which no report of a drain was read.
+            await call_in_daemon(partial(self._logs.bound, self._running()))
 
     def _running(self) -> set[str]:
         """Return the names of the workers that run."""
