@@ -19,7 +19,7 @@ class PendingForecast(Struct):
     is_unread: bool = False
     """True if pools have not been sized for the newest answer yet."""
     notes: list[Reason] = field(default_factory=list)
-    """Reason of a fallback of the newest forecasts."""
+    """Reasons for other values than those of the predictor."""
     request: int = 0
     """Number of the newest request."""
     is_pending: bool = False
