@@ -1,6 +1,6 @@
 """Sections of a configuration. Sections that the core uses are defined next to their use, and combined here."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -13,25 +13,21 @@ from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.planning.allocation.supplies import AllocationKnobs
 from loadline.core.state.settings import ModelKnobs
 from loadline.core.vocabulary.scalars import Name
-from loadline.servers import EtcdKnobs, Knobs, NatsKnobs, Positive
+from loadline.servers import EtcdKnobs, Knobs, NatsKnobs, PlainText, Positive
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 NotNegative = Annotated[int, Meta(ge=0)]
 LogFormat = Literal["auto", "json", "console"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
-_PLAIN: Final = r"^[^\x00-\x1f\x7f]*\Z"
-"""Text without control characters, such as a NUL, which no name of a file may have."""
-
 
 class AgentKnobs(Knobs, frozen=True):
     """Identity of the agent, logs, and reload of the configuration."""
 
     name: Annotated[
-        str,
+        PlainText,
         Meta(
             max_length=100,
-            pattern=_PLAIN,
             description="Name of this agent; empty: host name and process id.",
         ),
     ] = ""
@@ -75,7 +71,7 @@ class HttpKnobs(Knobs, frozen=True):
 class JournalKnobs(Knobs, frozen=True):
     """Record of every turn, for `loadline replay` and `loadline explain`."""
 
-    directory: Annotated[str, Meta(pattern=_PLAIN, description="Folder of the segments; empty: no journal.")] = ""
+    directory: Annotated[PlainText, Meta(description="Folder of the segments; empty: no journal.")] = ""
     segment_bytes_max: Annotated[
         Positive,
         Meta(
@@ -128,7 +124,7 @@ class TensorboardKnobs(Knobs, frozen=True):
     """TensorBoard: event files with the scalars of Dynamo's first planner."""
 
     log_dir: Annotated[
-        str, Meta(pattern=_PLAIN, description="Folder of the files; empty: none. Needs the extra `tensorboard`.")
+        PlainText, Meta(description="Folder of the files; empty: none. Needs the extra `tensorboard`.")
     ] = ""
     interval_ms: Annotated[Positive, Meta(description="Time between two samples.")] = 10_000
 
