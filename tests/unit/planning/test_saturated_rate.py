@@ -6,6 +6,7 @@ from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.fleet.traffic_totals import NO_MEAN, TrafficTotals
 from loadline.core.planning.sizing.evidence.latency import PoolEvidence
+from loadline.core.planning.sizing.evidence.request_shares import PoolTraffic
 from loadline.core.planning.sizing.evidence.saturation import SaturationEvidence
 from loadline.core.planning.sizing.request_lengths import Lengths
 from loadline.core.vocabulary.samples import WorkerSample
@@ -13,6 +14,8 @@ from tests.support.fleet_harness import FleetHarness, reported
 
 OBJECTIVES = ObjectiveKnobs(ttft_ms=500, itl_ms=50)
 RUNNING, OSL = 30, 100.0
+LENGTHS = Lengths(500.0, OSL, 500.0, OSL, 10)
+WORK = LENGTHS.work("aggregated")
 
 
 def served(itl_ms: float, completed: int) -> float:
@@ -72,3 +75,43 @@ def test_a_second_in_which_a_saturated_worker_completes_nothing_is_chance() -> N
 
 def test_an_engine_that_became_slower_during_a_queue_is_counted_since_its_batch_changed() -> None:
     assert queued([(40, 10)] * 60 + [(30, 4)] + [(40, 4)] * 8) == pytest.approx(4.0, rel=0.1)
+
+
+def overloaded(itl_ms: float) -> PoolEvidence:
+    """Return the evidence of an aggregated worker after a light load and 40 s in which its 256 slots were full.
+
+    Its ITL was 6.2 to 6.6 ms with batches of 1 to 3, and the line through these says nothing of one of 256.
+    """
+    world = FleetHarness([PoolKnobs("a", "aggregated", replicas_max=16)], 1)
+    pool, evidence, lengths = world.pool("a"), PoolEvidence(), LENGTHS
+
+    def run(seconds: int, itl_ms: float, running: int, waiting: int) -> None:
+        completed = round(1_000.0 * running / (itl_ms * OSL))
+        for second in range(seconds):
+            world.now += 1_000
+            queue = waiting + 20 * second if waiting else 0
+            one = WorkerSample(
+                world.now // 1_000, 0, kv_usage_ratio=0.001 * running, running_requests=running, waiting_requests=queue
+            )
+            for name in pool.workers:
+                world.fleet.ingest(reported(name, one, pool="a"), world.now)
+            world.refresh()
+            itl, ttft = NO_MEAN.plus(itl_ms, completed), NO_MEAN.plus(40.0 + 10.0 * queue, completed)
+            arrivals = completed + 20 * bool(waiting)
+            traffic = TrafficTotals(1_000, arrivals, completed, itl_ms=itl, ttft_ms=ttft)
+            evidence.add(world.model, pool, PoolTraffic(traffic, 1.0), lengths, world.now)
+
+    for running in (1, 2, 3):
+        run(60, 6.0 + 0.2 * running, running, 0)
+    run(40, itl_ms, 256, 100)
+    return evidence
+
+
+def test_a_full_batch_within_the_itl_shows_that_the_slots_are_the_limit() -> None:
+    evidence = overloaded(itl_ms=38.0)
+    assert evidence.capacity("aggregated", OBJECTIVES) == pytest.approx(evidence.saturated_rate, rel=0.1)
+    assert evidence.saturated_rate == pytest.approx(WORK * 1_000.0 * 256 / (38.0 * OSL), rel=0.05)
+
+
+def test_a_full_batch_beyond_the_itl_is_no_point_of_its_curve() -> None:
+    assert overloaded(itl_ms=70.0).itl.latest_ms == pytest.approx(6.6)

@@ -31,7 +31,6 @@ from loadline.core.planning.guardrails.knobs import UNPACED, GuardrailKnobs
 from loadline.core.planning.planner import ModelSettings, Needs, Planner
 from loadline.core.planning.planners.saturation import SaturationKnobs, SaturationPlanner
 from loadline.core.planning.recommendation import PoolRecommendation, hold_without_data, recommend
-from loadline.core.planning.sizing.evidence.latency import itl_share
 from loadline.core.planning.sizing.evidence.learned import (
     EngineKind,
     LearnedEvidence,
@@ -40,6 +39,7 @@ from loadline.core.planning.sizing.evidence.learned import (
     merged,
 )
 from loadline.core.planning.sizing.evidence.request_shares import RequestShares, reported_latencies
+from loadline.core.planning.sizing.late_requests import itl_share
 from loadline.core.planning.sizing.needs.batch_flow import BatchFlow
 from loadline.core.planning.sizing.needs.passed_on import PASSED_ON_MS, passed_on
 from loadline.core.planning.sizing.needs.pool_needs import SAMPLES, PoolLoad, PoolNeeds, PoolState

@@ -11,6 +11,8 @@ ATTAINMENT: Final = 0.95
 _DEVIATIONS: Final = 2.0
 """Standard deviations between the mean of a load and the objective that ``ATTAINMENT`` takes: 1.64 of normal latencies,
 which vary less than those of engines."""
+_ITL_SHARE: Final = 0.8
+"""Mean ITL of a decode pool of whose requests 95 % meet the objective, as a part of it."""
 
 
 def attainment_of(objectives: ObjectiveKnobs) -> float:
@@ -26,6 +28,11 @@ def deviations(objectives: ObjectiveKnobs) -> float:
 def margin_ratio(objectives: ObjectiveKnobs) -> float:
     """Return the ratio of the deviations that an attainment takes to those that ``ATTAINMENT`` takes."""
     return _margin_ratio(attainment_of(objectives))
+
+
+def itl_share(objectives: ObjectiveKnobs) -> float:
+    """Return the part of the objective that the mean ITL of a decode pool may be."""
+    return 1.0 - (1.0 - _ITL_SHARE) * margin_ratio(objectives)
 
 
 @lru_cache(maxsize=64)

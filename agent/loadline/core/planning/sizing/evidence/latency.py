@@ -23,16 +23,15 @@ from loadline.core.planning.sizing.evidence.prompt_speed import PromptSpeed
 from loadline.core.planning.sizing.evidence.request_shares import PoolTraffic
 from loadline.core.planning.sizing.evidence.saturation import SaturationEvidence
 from loadline.core.planning.sizing.evidence.window import EvidenceWindow
-from loadline.core.planning.sizing.late_requests import deviations, margin_ratio
+from loadline.core.planning.sizing.late_requests import deviations, itl_share
 from loadline.core.planning.sizing.request_lengths import Lengths
 from loadline.core.vocabulary.scalars import Role
 
 KV_FULL: Final = 0.85
 """KV usage at which a cache is full: above, an engine preempts requests."""
-_ITL_SHARE: Final = 0.8
-"""Mean ITL of a decode pool of whose requests 95 % meet the objective, as a part of it."""
 _ITL_SHARE_MAX: Final = 0.9
-"""The same of an aggregated pool with long outputs, whose ITL hardly varies: the load of a minute does."""
+"""Largest such part: that of an aggregated pool with long outputs, whose ITL hardly varies, but the load of a minute
+does."""
 _TTFT_SHARE_MAX: Final = 0.8
 """Part of the TTFT objective up to which a limit above that of the deviations, near the TTFT without load, holds."""
 _ITERATIONS: Final = 3
@@ -335,8 +334,11 @@ class PoolEvidence(Struct):
         rate, itl_ms = self._rate_and_itl(pool, lengths, now)
         if drifts or not itl_ms:
             return
-        if not (second.is_queued and self.itl.bins):
-            self.itl.add(rate, itl_ms, itl_ms / (1.0 + batch / _BATCH_HALF), now)
+        is_full = second.is_queued and bool(self.itl.bins)
+        # A full batch keeps its ITL in an overload, so only one within the limit tells what a worker serves.
+        if not is_full or (self.saturated_rate and itl_ms <= self.itl_limit_ms(role, model.objectives)):
+            seen = min(rate, self.saturated_rate) if is_full else rate
+            self.itl.add(seen, itl_ms, itl_ms / (1.0 + batch / _BATCH_HALF), now)
             self.itl.learn_floor(model.objectives.itl_ms)
         if rate:
             kv = window.kv / window.samples / (rate * itl_ms)
@@ -393,8 +395,3 @@ class PoolEvidence(Struct):
             if pool.load.waiting > pool.ready:
                 base_ms = min(base_ms, 0.1 * objectives.ttft_ms)
             self.ttft.add(rate, ttft_ms, base_ms, now)
-
-
-def itl_share(objectives: ObjectiveKnobs) -> float:
-    """Return the part of the objective that the mean ITL of a decode pool may be."""
-    return 1.0 - (1.0 - _ITL_SHARE) * margin_ratio(objectives)
