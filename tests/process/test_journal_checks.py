@@ -7,46 +7,47 @@ from pathlib import Path
 import pytest
 
 from tests.golden.test_golden import JOURNAL, edit
-from tools.process_chaos.journal_checks import JournalChecks
+from tools.process_chaos.journal_checks import JournalChecks, copy_segments
 
 pytestmark = pytest.mark.process
 
 
-def test_a_journal_is_replayed_each_time_and_its_segments_counted_once(tmp_path: Path) -> None:
-    journal, checks = tmp_path / "agent-1", JournalChecks()
-    shutil.copytree(JOURNAL, journal)
-    oldest = min(journal.iterdir())
+def test_segments_are_copied_until_they_are_whole_and_replayed_once(tmp_path: Path) -> None:
+    journal, copy, checks = tmp_path / "agent-1", tmp_path / "copy", JournalChecks()
+    journal.mkdir()
+    oldest, middle, newest = sorted(JOURNAL.iterdir())
+    shutil.copyfile(oldest, journal / oldest.name)
+    (journal / middle.name).write_bytes(middle.read_bytes()[:100_000])
 
     async def scenario() -> None:
-        assert await checks.check(journal, tmp_path / "copies" / "agent-1-1") == []
-        oldest.unlink()  # its agent makes room
-        assert await checks.check(journal, tmp_path / "copies" / "agent-1-2") == []
+        copy_segments(journal, copy)
+        assert await checks.replay(copy) == [], "the last record is being written"
+        shutil.copyfile(middle, journal / middle.name)
+        shutil.copyfile(newest, journal / newest.name)
+        copy_segments(journal, copy)
+        assert sorted(path.name for path in copy.iterdir()) == [middle.name, newest.name]
+        assert await checks.replay(copy) == []
 
     asyncio.run(scenario())
-    assert checks.segments == len(list(JOURNAL.iterdir()))
-    assert list((tmp_path / "copies").iterdir()) == []
+    assert checks.segments == 2
+    assert [path.name for path in copy.iterdir()] == [newest.name]
 
 
 def test_a_journal_that_is_not_exact_is_named_and_its_copy_kept(tmp_path: Path) -> None:
-    journal, copy = tmp_path / "agent-1", tmp_path / "copies" / "agent-1-1"
+    journal, copy = tmp_path / "agent-1", tmp_path / "copy"
     shutil.copytree(JOURNAL, journal)
     segment, record = edit(journal, 2, '"lease_id":', '"lease_id":1')
-    (problem,) = asyncio.run(JournalChecks().check(journal, copy))
+    copy_segments(journal, copy)
+    (problem,) = asyncio.run(JournalChecks().replay(copy))
     assert problem.startswith(f"{copy}: ")
     assert f"{Path(segment).name}, record {record}" in problem
-    assert (copy / Path(segment).name).read_bytes() == Path(segment).read_bytes()
+    assert len(list(copy.iterdir())) == len(list(journal.iterdir()))
 
 
-def test_segments_that_were_deleted_between_two_checks_are_a_problem(tmp_path: Path) -> None:
-    journal, checks = tmp_path / "agent-1", JournalChecks()
-    oldest, _, newest = sorted(JOURNAL.iterdir())
-
-    async def scenario() -> list[str]:
-        for number, segment in enumerate((oldest, newest)):
-            shutil.rmtree(journal, ignore_errors=True)
-            journal.mkdir()
-            shutil.copyfile(segment, journal / segment.name)
-            found = await checks.check(journal, tmp_path / f"copy-{number}")
-        return found
-
-    assert asyncio.run(scenario()) == ["agent-1: segments were deleted before they were replayed"]
+def test_segments_that_were_deleted_before_they_were_copied_are_a_problem(tmp_path: Path) -> None:
+    journal, copy = tmp_path / "agent-1", tmp_path / "copy"
+    shutil.copytree(JOURNAL, journal)
+    sorted(journal.iterdir())[1].unlink()
+    copy_segments(journal, copy)
+    (problem,) = asyncio.run(JournalChecks().replay(copy))
+    assert problem.startswith(f"{copy}: ")

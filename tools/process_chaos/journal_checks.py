@@ -1,78 +1,87 @@
-"""Replays of journals while their agents write them, before the oldest segments are deleted."""
+"""Replays of journals while their agents write them."""
 
 import asyncio
 import shutil
 import sys
 from asyncio.subprocess import PIPE, STDOUT, create_subprocess_exec
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from loadline.adapters.journal_segments import segments_in
 from tools.process_chaos.fleet import ChaosFleet
 
-_EVERY_S: Final = 120.0
-"""Half of the 4 min in which an agent fills the 8 MiB of its journal."""
+_COPY_EVERY_S: Final = 30.0
+"""An agent fills the 8 MiB of its journal in 4 min, and deletes its oldest segment then."""
+_REPLAY_EVERY_S: Final = 120.0
 
 
 class JournalChecks:
     """Checks of a fleet's journals; what they find is in ``problems``.
 
-    A journal is copied before it is replayed, since its agent deletes segments meanwhile.
+    Segments are copied before their agent deletes them, and replayed when there is time: a busy machine takes minutes.
     """
 
     def __init__(self) -> None:
         self.problems: list[str] = []
         self.segments = 0
-        """Segments that were replayed, each counted once."""
-        self._replayed: dict[str, set[str]] = {}
+        """Whole segments that were replayed."""
 
     async def run(self, fleet: ChaosFleet) -> None:
-        """Check the journals of all agents until cancelled."""
-        number = 0
-        while True:
-            await asyncio.sleep(_EVERY_S)
-            number += 1
-            for name in fleet.clocks:
-                copy = fleet.directory / "journal-copies" / f"{name}-{number}"
-                if found := await self.check(fleet.directory / "journal" / name, copy):
+        """Copy and replay the journals of all agents until cancelled."""
+        journals = {name: fleet.directory / "journal-copies" / name for name in fleet.clocks}
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_copy_all({fleet.directory / "journal" / name: copy for name, copy in journals.items()}))
+            group.create_task(self._replay_all(fleet, journals))
+
+    async def replay(self, copy: Path) -> list[str]:
+        """Replay a copy, with the lowest priority; return what ``loadline replay`` says if it differs.
+
+        A copy without a difference loses all segments but the newest, with which the next replay begins.
+        """
+        segments = segments_in(copy)
+        if not segments:
+            return []
+        command = ("nice", "-n", "19", sys.executable, "-m", "loadline", "replay", str(copy))
+        child = await create_subprocess_exec(*command, stdout=PIPE, stderr=STDOUT)
+        try:
+            output, _ = await child.communicate()
+        except asyncio.CancelledError:
+            child.kill()
+            await child.wait()
+            raise
+        if child.returncode:
+            return [f"{copy}: {output.decode(errors='replace').strip()}"]
+        for segment in segments[:-1]:
+            segment.unlink()
+        self.segments += len(segments) - 1
+        return []
+
+    async def _replay_all(self, fleet: ChaosFleet, journals: dict[str, Path]) -> None:
+        """Replay the copies in turn; a journal with a difference no more, so that its copy stays."""
+        while journals:
+            await asyncio.sleep(_REPLAY_EVERY_S)
+            for name, copy in list(journals.items()):
+                if found := await self.replay(copy):
                     fleet.write_line(found[0])
                     self.problems += found
-
-    async def check(self, journal: Path, copy: Path) -> list[str]:
-        """Check one journal; return what is wrong with it, and keep its copy then."""
-        segments = await asyncio.to_thread(_copy, journal, copy)
-        found = [*self._gaps(journal.name, segments), *await _differences(copy)]
-        if not found:
-            await asyncio.to_thread(shutil.rmtree, copy)
-        return found
-
-    def _gaps(self, name: str, segments: set[str]) -> Iterator[str]:
-        """Yield a problem if segments between this check and the one before it were deleted."""
-        before = self._replayed.get(name, set())
-        if before and not before & segments:
-            yield f"{name}: segments were deleted before they were replayed"
-        self.segments += len(segments - before)
-        self._replayed[name] = segments
+                    del journals[name]
 
 
-def _copy(journal: Path, copy: Path) -> set[str]:
-    """Copy the segments; return the names of those that were not deleted meanwhile."""
-    copy.mkdir(parents=True)
-    for segment in sorted(journal.glob("*.jsonl")):
-        with suppress(FileNotFoundError):
-            shutil.copyfile(segment, copy / segment.name)
-    return {segment.name for segment in copy.iterdir()}
+async def _copy_all(copies: dict[Path, Path]) -> None:
+    while True:
+        await asyncio.sleep(_COPY_EVERY_S)
+        for journal, copy in copies.items():
+            await asyncio.to_thread(copy_segments, journal, copy)
 
 
-async def _differences(journal: Path) -> list[str]:
-    """Replay a journal with the lowest priority; return what ``loadline replay`` says if it differs."""
-    command = ("nice", "-n", "19", sys.executable, "-m", "loadline", "replay", str(journal))
-    child = await create_subprocess_exec(*command, stdout=PIPE, stderr=STDOUT)
-    try:
-        output, _ = await child.communicate()
-    except asyncio.CancelledError:
-        child.kill()
-        await child.wait()
-        raise
-    return [f"{journal}: {output.decode(errors='replace').strip()}"] if child.returncode else []
+def copy_segments(journal: Path, copy: Path) -> None:
+    """Copy the segments that are new or have grown, and none older than the oldest copy: these were replayed."""
+    copy.mkdir(parents=True, exist_ok=True)
+    oldest = min((segment.name for segment in segments_in(copy)), default="")
+    for segment in segments_in(journal):
+        copied = copy / segment.name
+        with suppress(FileNotFoundError):  # its agent has deleted it
+            if segment.name >= oldest and not (copied.exists() and copied.stat().st_size == segment.stat().st_size):
+                part = shutil.copyfile(segment, copied.with_suffix(".part"))
+                part.replace(copied)  # at once: a replay may be reading it

@@ -3,8 +3,8 @@
 python -m tools.process_chaos.soak --for 7200
 
 Each 30 s has a fault on the servers, on the two other agents or on the fleet, as in tools.process_chaos. Beside the
-load, a client follows the live page of the steady agent all the time, its configuration changes once a minute, and all
-journals are replayed before their oldest segments are deleted.
+load, a client follows the live page of the steady agent all the time, its configuration changes once a minute, and the
+journals of all agents are replayed.
 """
 
 import argparse
