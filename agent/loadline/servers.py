@@ -13,8 +13,8 @@ from msgspec import Meta, Struct
 from loadline.errors import ConfigError
 
 Positive = Annotated[int, Meta(ge=1)]
-PlainText = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]*\Z")]
-"""Text without control characters, such as a NUL, which no name of a file may have."""
+PathText = Annotated[str, Meta(pattern=r"^[^\x00]*\Z")]
+"""Text that may name a file or a folder: one without a NUL."""
 
 
 class Knobs(Struct, frozen=True, forbid_unknown_fields=True):

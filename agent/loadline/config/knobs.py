@@ -13,7 +13,7 @@ from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.planning.allocation.supplies import AllocationKnobs
 from loadline.core.state.settings import ModelKnobs
 from loadline.core.vocabulary.scalars import Name
-from loadline.servers import EtcdKnobs, Knobs, NatsKnobs, PlainText, Positive
+from loadline.servers import EtcdKnobs, Knobs, NatsKnobs, PathText, Positive
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 NotNegative = Annotated[int, Meta(ge=0)]
@@ -25,9 +25,10 @@ class AgentKnobs(Knobs, frozen=True):
     """Identity of the agent, logs, and reload of the configuration."""
 
     name: Annotated[
-        PlainText,
+        str,
         Meta(
             max_length=100,
+            pattern=r"^[^\x00-\x1f\x7f]*\Z",
             description="Name of this agent; empty: host name and process id.",
         ),
     ] = ""
@@ -71,7 +72,7 @@ class HttpKnobs(Knobs, frozen=True):
 class JournalKnobs(Knobs, frozen=True):
     """Record of every turn, for `loadline replay` and `loadline explain`."""
 
-    directory: Annotated[PlainText, Meta(description="Folder of the segments; empty: no journal.")] = ""
+    directory: Annotated[PathText, Meta(description="Folder of the segments; empty: no journal.")] = ""
     segment_bytes_max: Annotated[
         Positive,
         Meta(
@@ -124,7 +125,7 @@ class TensorboardKnobs(Knobs, frozen=True):
     """TensorBoard: event files with the scalars of Dynamo's first planner."""
 
     log_dir: Annotated[
-        PlainText, Meta(description="Folder of the files; empty: none. Needs the extra `tensorboard`.")
+        PathText, Meta(description="Folder of the files; empty: none. Needs the extra `tensorboard`.")
     ] = ""
     interval_ms: Annotated[Positive, Meta(description="Time between two samples.")] = 10_000
 

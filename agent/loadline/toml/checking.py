@@ -27,6 +27,7 @@ _INDEX: Final = re.compile(r"\[\d+\]")
 _PATTERNS: Final = {
     r"^[^\x00-\x1f\x7f]+\Z": " without control characters",
     r"^[^\x00-\x1f\x7f]*\Z": " without control characters",
+    r"^[^\x00]*\Z": " without a NUL",
     r"^[A-Za-z0-9_.-]+\Z": " of letters, digits, dots, - and _",
     r"^[A-Za-z0-9_-]+\Z": " of letters, digits, - and _",
 }

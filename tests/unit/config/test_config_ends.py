@@ -18,7 +18,7 @@ def test_a_name_with_the_end_of_a_line_is_refused(variable: str) -> None:
 def test_a_folder_with_a_nul_is_refused(folder: str) -> None:
     """It passed, or ended `check` with a traceback, and `run` ended with one."""
     section, key = folder.split(".")
-    with pytest.raises(ConfigError, match=rf"{folder}: is .*\. Write text without control characters"):
+    with pytest.raises(ConfigError, match=rf"{folder}: is .*\. Write text without a NUL"):
         parse(f'[{section}]\n{key} = "a\\u0000b"\n{BASE}', "loadline.toml")
 
 

@@ -127,24 +127,6 @@ def test_a_queue_of_equal_requests_shows_what_its_worker_serves_without_a_pause(
     assert curve.service_rate(1_000.0, 900.0) == pytest.approx(1_000.0 / service_s)
 
 
-def test_latency_that_is_no_work_of_the_worker_does_not_count_as_service() -> None:
-    """A prompt of 200 tokens takes 7 ms after 20 ms on the way, so 142 of them are served each second, not 37."""
-    curve, work, service_s, way_s = LatencyCurve(), 200.0, 0.007, 0.020
-
-    def serve(requests_per_s: float) -> None:
-        used = requests_per_s * service_s
-        wait_s = used * service_s / 2.0 / (1.0 - used)
-        for now in range(8):
-            curve.add(requests_per_s * work, 1_000.0 * (way_s + service_s + wait_s), 27.0, now)
-
-    serve(10.0)
-    assert curve.service_rate(work, 400.0) == pytest.approx(work / (way_s + service_s), rel=0.2)
-    serve(60.0)
-    assert 0.7 * work / service_s < curve.service_rate(work, 400.0) < work / service_s
-    serve(120.0)
-    assert 0.9 * work / service_s < curve.service_rate(work, 400.0) < work / service_s
-
-
 def test_a_late_bin_shows_no_service_rate() -> None:
     """Requests that wait where nobody reports it arrive at any rate."""
     curve = LatencyCurve()

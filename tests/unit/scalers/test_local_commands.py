@@ -76,5 +76,5 @@ def test_workers_without_a_state_file_are_not_left(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["state_file", "sidecar_config", "log_directory", "lifetimes_file"])
 def test_a_file_with_a_nul_is_refused(key: str, tmp_path: Path) -> None:
     """Two ended the scaler with a traceback, and two were never written."""
-    with pytest.raises(ConfigError, match=rf"{key}: is .*\. Write text without control characters"):
+    with pytest.raises(ConfigError, match=rf"{key}: is .*\. Write text without a NUL"):
         read_text(tmp_path, f'{key} = "a\\u0000b"\n{CONFIG}', sidecar=False)

@@ -37,8 +37,6 @@ _UNLOADED: Final = 1.25
 """Ratio of the latency at the lower one to that without load up to which the line is straight enough to end there."""
 _FLOOR_MARGIN: Final = 0.1
 """Part of the objective by which the latency without load must be above it, or below it again: less may be chance."""
-_WAIT_ERROR_MIN: Final = 0.05
-"""Smallest error of a wait, as a part of the latency: that without load is known no better."""
 _FULL_MAX: Final = 1.3
 """Largest ratio of the extrapolated saturated rate to the highest observed rate."""
 
@@ -61,12 +59,6 @@ class RateBin(Struct):
         self.spread += (min(1.0, (inverse / self.inverse - 1.0) ** 2) - self.spread) * weight
         self.rate += (rate - self.rate) * weight
         self.inverse += (inverse - self.inverse) * weight
-
-    def wait_max_ms(self, base_ms: float) -> float:
-        """Return the longest mean wait that the points allow, beyond the latency without load."""
-        latency_ms = 1.0 / self.inverse
-        error = _CHANCE * sqrt(self.spread / self.points)
-        return max(latency_ms - base_ms, 0.0) + max(error, _WAIT_ERROR_MIN) * latency_ms
 
 
 class LatencyCurve(Struct, dict=True):
@@ -246,20 +238,20 @@ class LatencyCurve(Struct, dict=True):
     def service_rate(self, work: float, limit_ms: float) -> float:
         """Return the highest work rate that the points show of a worker that serves one request after the other.
 
-        Such a worker is an M/D/1 queue. The highest rate of single points would be chance, so a bin counts once it has
-        ``_POINTS``. Of late bins, the rate may be that of requests which wait where nobody reports it.
+        With equal requests that arrive at random (M/D/1), the mean wait at the rate ``x`` is ``x / (2 u (u - x))`` for
+        the service rate ``u`` (Pollaczek and Khinchine). So ``u`` is ``(x + y + sqrt(x^2 + y^2)) / 2`` where ``1 / y``
+        is the latency. The highest of single points would be chance, so a bin counts once it has ``_POINTS``. Of late
+        bins, the rate may be that of requests which wait where nobody reports it.
 
         Args:
             work: Work of a request.
             limit_ms: Latency up to which a bin counts. The latency without load always does.
         """
-        base_ms = self.base_ms(limit_ms)
-        found = 1_000.0 * work / base_ms
-        sure = [one for one in self.rising if one.points >= _POINTS and one.inverse * limit_ms > 1.0]
-        for one in sure:
-            found = max(found, _rate_by_latency(one.rate, 1_000.0 * work * one.inverse))
-            if one.rate > _SPREAD * sure[0].rate:  # so the base is known
-                found = max(found, work * _rate_by_wait(one.rate / work, one.wait_max_ms(base_ms) / 1_000.0))
+        found = 1_000.0 * work / self.base_ms(limit_ms)
+        for one in self.bins.values():
+            if one.points >= _POINTS and one.inverse * limit_ms > 1.0:
+                alone = 1_000.0 * work * one.inverse
+                found = max(found, (one.rate + alone + hypot(one.rate, alone)) / 2.0)
         return found
 
     def error(self, rate: float) -> float:
@@ -283,19 +275,3 @@ class LatencyCurve(Struct, dict=True):
     def highest_rate_within(self, limit_ms: float) -> float:
         """Return the highest observed rate within the limit; 0 if there is none."""
         return max((one.rate for one in self.bins.values() if one.inverse * limit_ms > 1.0), default=0.0)
-
-
-def _rate_by_latency(rate: float, alone: float) -> float:
-    """Return the service rate of an M/D/1 queue whose mean latency at a rate is 1 / ``alone``.
-
-    With the service rate ``u`` it is ``1 / u + x / (2 u (u - x))`` at the rate ``x`` (Pollaczek and Khinchine).
-    """
-    return (rate + alone + hypot(rate, alone)) / 2.0
-
-
-def _rate_by_wait(rate: float, wait: float) -> float:
-    """Return the service rate of an M/D/1 queue whose mean wait at a rate is known, by the same formula.
-
-    A part of the latency may be no work of the worker, or be shared by the requests of a batch.
-    """
-    return (rate + sqrt(rate * (rate + 2.0 / wait))) / 2.0

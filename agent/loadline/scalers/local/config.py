@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from loadline.core.vocabulary.scalars import Name, Role
 from loadline.errors import ConfigError
 from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_names, read_as
-from loadline.servers import Knobs, PlainText
+from loadline.servers import Knobs, PathText
 
 GRACE_MS: Final = 5_000
 SIDECAR_GRACE_MS: Final = 70_000
@@ -76,7 +76,7 @@ class LocalKnobs(ScalerKnobs, frozen=True):
         bool, Meta(description="Give no worker a GPU on which nvidia-smi, where it is, shows a process of others.")
     ] = True
     state_file: Annotated[
-        PlainText,
+        PathText,
         Meta(
             description="File of the running workers, which outlive the scaler and are found again by its successor; "
             "empty: they end with it."
@@ -87,17 +87,17 @@ class LocalKnobs(ScalerKnobs, frozen=True):
         Meta(description="Effect of SIGTERM on the workers: it ends them, or leaves them; leave needs state_file."),
     ] = "end"
     sidecar_config: Annotated[
-        PlainText,
+        PathText,
         Meta(description="File with [nats], [etcd] and [agent] for sidecars; empty: the first server of this one."),
     ] = ""
     log_directory: Annotated[
-        PlainText,
+        PathText,
         Meta(
             description="Folder for one <worker>.log each, of which the last 20 of each pool's ended workers are kept. "
             "Above 16 MiB it begins anew, and <worker>.log.1 has what came before. Empty: the scaler's own output."
         ),
     ] = ""
-    lifetimes_file: Annotated[PlainText, Meta(description="JSON Lines file of ended workers; empty: none.")] = ""
+    lifetimes_file: Annotated[PathText, Meta(description="JSON Lines file of ended workers; empty: none.")] = ""
     start_concurrency: Annotated[
         Positive, Meta(description="Maximum number of workers of a pool that start at once.")
     ] = 4
