@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadline.errors import DataError
+from loadline.profile_files import read_decode
 from loadline.sim.profiles import LinearProfile, MeasuredProfile
 
 DATA = Path(__file__).parents[3] / "agent" / "loadline" / "demo" / "data"
@@ -52,6 +53,18 @@ def test_interpolation_is_linear_and_clamped(tmp_path: Path) -> None:
     assert profile.itl_ms(4, 600) == pytest.approx(0.5 * 16 + 0.5 * 42)  # a context of 150, 0.6 of the cache
     assert profile.itl_ms(1_000, 1) == pytest.approx(10.01)
     assert profile.itl_ms(1, 5_000) == 50
+
+
+def test_between_points_of_a_context_the_itl_is_interpolated_and_beyond_them_the_nearest() -> None:
+    sweep = read_decode(DECODE)
+    context = min(sweep.rows())  # its points end at 0.58 of the cache; batches of shorter contexts are read there
+    usages, itl_ms = zip(
+        *((sweep.kv_usage[place], sweep.itl_ms[place]) for place in sweep.rows()[context]), strict=True
+    )
+    grid = np.linspace(0.0, 1.0, 201)
+    found = [PROFILE.itl_ms(100_000, usage * sweep.max_kv_tokens) for usage in grid]
+    assert found == pytest.approx(np.interp(grid, usages, itl_ms))
+    assert found[-1] == itl_ms[-1]
 
 
 def test_the_fixed_time_of_a_pass_is_never_negative(tmp_path: Path) -> None:

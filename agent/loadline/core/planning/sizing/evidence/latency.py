@@ -30,8 +30,8 @@ from loadline.core.vocabulary.scalars import Role
 KV_FULL: Final = 0.85
 """KV usage at which a cache is full: above, an engine preempts requests."""
 _ITL_SHARE_MAX: Final = 0.9
-"""Largest such part: that of an aggregated pool with long outputs, whose ITL hardly varies, but the load of a minute
-does."""
+"""Largest mean ITL of an aggregated pool, as a part of the objective: with long outputs it hardly varies, but the load
+of a minute does."""
 _TTFT_SHARE_MAX: Final = 0.8
 """Part of the TTFT objective up to which a limit above that of the deviations, near the TTFT without load, holds."""
 _ITERATIONS: Final = 3
