@@ -33,6 +33,12 @@ def test_segments_are_copied_until_they_are_whole_and_replayed_once(tmp_path: Pa
     assert [path.name for path in copy.iterdir()] == [newest.name]
 
 
+def test_an_agent_that_is_still_starting_has_no_journal(tmp_path: Path) -> None:
+    journal, copy = tmp_path / "agent-1", tmp_path / "copy"
+    copy_segments(journal, copy)
+    assert asyncio.run(JournalChecks().replay(copy)) == []
+
+
 def test_a_journal_that_is_not_exact_is_named_and_its_copy_kept(tmp_path: Path) -> None:
     journal, copy = tmp_path / "agent-1", tmp_path / "copy"
     shutil.copytree(JOURNAL, journal)

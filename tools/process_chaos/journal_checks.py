@@ -76,10 +76,13 @@ async def _copy_all(copies: dict[Path, Path]) -> None:
 
 
 def copy_segments(journal: Path, copy: Path) -> None:
-    """Copy the segments that are new or have grown, and none older than the oldest copy: these were replayed."""
+    """Copy the segments that are new or have grown, and none older than the oldest copy: these were replayed.
+
+    An agent that is still starting has no folder yet.
+    """
     copy.mkdir(parents=True, exist_ok=True)
     oldest = min((segment.name for segment in segments_in(copy)), default="")
-    for segment in segments_in(journal):
+    for segment in segments_in(journal) if journal.exists() else ():
         copied = copy / segment.name
         with suppress(FileNotFoundError):  # its agent has deleted it
             if segment.name >= oldest and not (copied.exists() and copied.stat().st_size == segment.stat().st_size):
