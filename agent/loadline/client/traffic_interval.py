@@ -4,7 +4,7 @@ import math
 from typing import Final
 
 from loadline.core.vocabulary.samples import Histogram, TrafficSample
-from loadline.core.vocabulary.scalars import TOKENS_MAX
+from loadline.core.vocabulary.scalars import LENGTH_MIN, TOKENS_MAX
 
 # Bounds are powers of two, 1 to 1,048,576 tokens: the longest context windows in service fit.
 _POWERS: Final = 21
@@ -12,10 +12,12 @@ LENGTH_BOUNDS: Final = tuple(float(2**power) for power in range(_POWERS))
 """Upper bounds of the ISL and OSL histograms, in tokens; the last count is for longer ones."""
 
 _INTERVAL_MS_MAX: Final = 3_600_000
+_MEASURE_MAX: Final = 1e12
+"""Largest latency of the protocol, in ms. A mean outside its limits would have the whole report refused."""
 
 
 class _Mean:
-    """Running mean that ignores values that are absent, negative or not finite."""
+    """Running mean that ignores values that are absent, negative or not finite, and stays within the protocol."""
 
     __slots__ = ("_count", "_total")
 
@@ -25,11 +27,15 @@ class _Mean:
 
     def add(self, value: float | None) -> None:
         if value is not None and math.isfinite(value) and value >= 0:
-            self._total += value
+            # float(): a number of NumPy would make the sum one, which cannot be sent.
+            self._total += min(float(value), _MEASURE_MAX)
             self._count += 1
 
     def value(self) -> float | None:
-        return self._total / self._count if self._count else None
+        if not self._count:
+            return None
+        mean = self._total / self._count
+        return mean if mean >= LENGTH_MIN else 0.0
 
 
 class _Lengths:
@@ -42,7 +48,6 @@ class _Lengths:
         self._counts = [0] * (_POWERS + 1)
 
     def add(self, tokens: int) -> None:
-        # A mean above the limit of the protocol would have the whole report refused.
         self._mean.add(min(tokens, TOKENS_MAX))
         self._counts[min(max(tokens - 1, 0).bit_length(), _POWERS)] += 1
 
@@ -80,7 +85,7 @@ class _MetCount:
 
     def add(self, *, met: bool | None) -> None:
         if met is not None:
-            self.count = (self.count or 0) + met
+            self.count = (self.count or 0) + bool(met)
 
 
 class TrafficInterval:
@@ -113,12 +118,12 @@ class TrafficInterval:
 
     def arrived(self, isl_tokens: int) -> None:
         """Count an arrival."""
+        self._isl.add(int(isl_tokens))
         self._arrivals += 1
-        self._isl.add(isl_tokens)
 
     def looked_up(self, isl_tokens: int, cached_tokens: int) -> None:
         """Count a lookup in the prefix cache of a worker."""
-        self._hits.add(isl_tokens, cached_tokens)
+        self._hits.add(int(isl_tokens), int(cached_tokens))
 
     def finished(
         self,
@@ -130,8 +135,8 @@ class TrafficInterval:
         itl_met: bool | None,
     ) -> None:
         """Count a finished request; None means unknown."""
+        self._osl.add(int(osl_tokens))
         self._completed += 1
-        self._osl.add(osl_tokens)
         self._ttft.add(ttft_ms)
         self._itl.add(itl_ms)
         self._ttft_met.add(met=ttft_met)

@@ -3,6 +3,7 @@
 import asyncio
 import math
 
+import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
@@ -113,5 +114,64 @@ def test_implausible_measurements_are_omitted(broken: float) -> None:
         sample = reports(bus)[0].sample
         assert (sample.completed, sample.osl_tokens, sample.ttft_ms, sample.itl_ms) == (2, 7, 50, 10)
         assert sample.in_flight == 0
+
+    asyncio.run(scenario())
+
+
+def test_numbers_of_numpy_and_whole_floats_are_reported() -> None:
+    async def scenario() -> None:
+        bus = MemoryBus()
+        async with FrontendClient("m", "f", bus=bus, interval_ms=3_600_000) as frontend:
+            frontend.arrived(np.int64(300))  # type: ignore[arg-type]
+            frontend.arrived(100.0)  # type: ignore[arg-type]
+            frontend.looked_up(np.int32(2**31 - 1), np.int32(0))  # type: ignore[arg-type]
+            frontend.looked_up(np.int32(2**31 - 1), np.int32(2**31 - 1))  # type: ignore[arg-type]
+            met, missed = np.array([1, 0], np.bool_)
+            frontend.finished(np.int64(7), np.float64(50), np.float32(2), ttft_met=met, itl_met=met)  # type: ignore[arg-type]
+            frontend.finished(np.uint8(9), np.float64(70), None, ttft_met=met, itl_met=missed)  # type: ignore[arg-type]
+            assert await frontend.report_now()
+        sample = reports(bus)[0].sample
+        assert (sample.arrivals, sample.isl_tokens, sample.kv_hit_rate) == (2, 200, 0.5)
+        assert (sample.osl_tokens, sample.ttft_ms, sample.itl_ms) == (8, 60, 2)
+        assert (sample.ttft_met, sample.itl_met, sample.both_met) == (2, 1, 1)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("ms", [1e-9, 1e20])
+def test_a_report_with_extreme_latencies_is_not_refused(ms: float) -> None:
+    async def scenario() -> None:
+        bus = MemoryBus()
+        async with FrontendClient("m", "f", bus=bus, interval_ms=3_600_000) as frontend:
+            frontend.finished(7, ms, ms)
+            assert await frontend.report_now()
+        assert reports(bus)[0].sample.ttft_ms == (0 if ms < 1 else 1e12)
+
+    asyncio.run(scenario())
+
+
+def test_a_report_of_many_failed_requests_and_a_short_one_is_not_refused() -> None:
+    async def scenario() -> None:
+        bus = MemoryBus()
+        async with FrontendClient("m", "f", bus=bus, interval_ms=3_600_000) as frontend:
+            for tokens in [1, *[0] * 1_000]:
+                frontend.finished(tokens, None, None)
+            assert await frontend.report_now()
+        assert reports(bus)[0].sample.osl_tokens == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_request_without_a_length_is_an_error_and_not_counted() -> None:
+    async def scenario() -> None:
+        bus = MemoryBus()
+        async with FrontendClient("m", "f", bus=bus, interval_ms=3_600_000) as frontend:
+            with pytest.raises(TypeError):
+                frontend.arrived(None)  # type: ignore[arg-type]
+            with pytest.raises(TypeError):
+                frontend.finished(None, None, None)  # type: ignore[arg-type]
+            assert await frontend.report_now()
+        sample = reports(bus)[0].sample
+        assert (sample.arrivals, sample.completed) == (0, 0)
 
     asyncio.run(scenario())
