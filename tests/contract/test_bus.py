@@ -360,3 +360,22 @@ def test_a_bus_closes_although_the_library_swallows_a_cancellation(
             await bus.close()
 
     asyncio.run(scenario())
+
+
+@real
+def test_a_subscription_that_is_cancelled_leaves_the_connection_to_others(make_bus: MakeBus, own_name: str) -> None:
+    async def scenario() -> None:
+        bus, got = make_bus(), list[bytes]()
+        async with connected(bus):
+            await bus.subscribe(own_name, lambda _subject, data: got.append(data))
+            for turns in range(12):
+                subscribing = asyncio.create_task(bus.subscribe("unused", lambda _subject, _data: None))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                subscribing.cancel()
+                await asyncio.wait({subscribing})
+                await bus.publish(own_name, b"%d" % turns)
+                async with asyncio.timeout(2):  # a connection that is not read any more is replaced after 6 to 9 s
+                    await until(lambda: len(got) == turns + 1)  # noqa: B023 - awaited here
+
+    asyncio.run(scenario())

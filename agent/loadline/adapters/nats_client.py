@@ -191,13 +191,27 @@ class NatsClient(Client):
 
     async def _read_arrived(self) -> None:
         """Wait until all that the server has sent is read, which its answer to a PING follows, or for 5 s."""
+        with contextlib.suppress(nats.errors.Error):
+            await self._wait_for_pong(round(_UNREAD_S))
+
+    async def _wait_for_pong(self, timeout_s: int) -> None:
+        """Wait until the server has read all that was sent, and all that it had sent is read.
+
+        Raises:
+            nats.errors.Error: The connection is closed, or that takes longer than ``timeout_s``.
+        """
         if not self._fast:
-            with contextlib.suppress(nats.errors.Error):
-                await self.flush(round(_UNREAD_S))
+            await self.flush(timeout_s)
             return
+        if self.is_closed:
+            raise nats.errors.ConnectionClosedError
         pong = asyncio.get_running_loop().create_future()
         await self._send_ping(pong)
-        await asyncio.wait({pong}, timeout=_UNREAD_S)  # never cancelled: the library would stop reading at its PONG
+        # Not ``flush``, which cancels the future when it is late or its caller is cancelled: at the PONG, the library
+        # then fails to set it and closes the connection, on which other clients may be.
+        done, _ = await asyncio.wait({pong}, timeout=timeout_s)
+        if not done:
+            raise nats.errors.TimeoutError
 
     # The library calls this for messages that FrameParser does not handle: replies, messages with headers, and large
     # messages that arrive in parts.
@@ -251,9 +265,13 @@ class NatsClient(Client):
         return super()._connect_command()
 
     async def flush_all(self) -> None:
-        """Wait until the server has received everything that was published."""
+        """Wait until the server has received everything that was published.
+
+        Raises:
+            nats.errors.Error: The connection is closed, or that takes longer than 1 s.
+        """
         await asyncio.sleep(0)  # the library's writer must run first: PING bypasses its buffer
-        await self.flush(timeout=_FLUSH_S)
+        await self._wait_for_pong(_FLUSH_S)
 
 
 async def _unused(_message: Msg) -> None:
