@@ -8,9 +8,11 @@ from loadline.adapters.backoff import backoff
 from loadline.adapters.logs import bounded
 from loadline.adapters.outage_reasons import OutageReasons
 from loadline.client.leased_key import LeasedKey, LeaseStep
-from loadline.client.resources import wait_at_most
-from loadline.errors import LoadlineError
+from loadline.client.resources import encode_readable, wait_at_most
+from loadline.core.vocabulary.samples import WorkerRecord
+from loadline.errors import ConfigError, LoadlineError
 from loadline.ports import Store
+from loadline.wire.codec import Rejected
 
 # A short interruption costs 0.2 s; after an outage of any length the worker registers again within 5 s.
 _RETRY_FIRST_S = 0.2
@@ -92,3 +94,15 @@ class Registration:
             self.superseded = True
             remedy = "end this worker, or give each worker a name of its own"
             _log.error("registration_superseded", key=self._leased.key, remedy=remedy)
+
+
+def readable_record(record: WorkerRecord) -> WorkerRecord:
+    """Return a record that agents can read.
+
+    Raises:
+        ConfigError: They would refuse it, and count the worker as none.
+    """
+    refused = encode_readable(record)
+    if isinstance(refused, Rejected):
+        raise ConfigError(f"record of worker {record.worker!r:.100}", refused.detail, "Correct the WorkerRecord.")
+    return record

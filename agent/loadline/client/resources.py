@@ -4,15 +4,16 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError, convert, to_builtins
 
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.adapters.logs import bounded
 from loadline.adapters.nats_bus import NatsBus
+from loadline.core.vocabulary.rejections import Rejection
 from loadline.errors import BusUnavailable
 from loadline.ports import Bus, Store
 from loadline.servers import EtcdKnobs, NatsKnobs
-from loadline.wire.codec import Rejected, decode_as, encode
+from loadline.wire.codec import Rejected, decode_as, encode, reject
 
 _log = bounded("client")
 
@@ -95,19 +96,34 @@ def log_crash(task: asyncio.Task[None]) -> None:
         _log.error("task_crashed", task=task.get_name(), exc_info=error)
 
 
+def encode_readable(message: Struct) -> bytes | Rejected:
+    """Encode a message, or return why every reader would refuse it, with the name of the field."""
+    try:
+        payload = encode(message)
+    except (TypeError, OverflowError, UnicodeEncodeError) as error:  # a NumPy number, one beyond 64 bits, half a pair
+        return reject(Rejection.INVALID, "", f"{error}{_place(message)}")
+    refused = decode_as(type(message), payload)
+    return refused if isinstance(refused, Rejected) else payload
+
+
+def _place(message: Struct) -> str:
+    """Return where a message that cannot be encoded has a value of a wrong type; empty: unknown."""
+    try:
+        convert(to_builtins(message, enc_hook=repr), type(message))
+    except (TypeError, ValidationError) as error:
+        _, at, place = str(error).rpartition(" - at ")
+        return f"{at}{place}" if at else ""
+    return ""
+
+
 async def publish_now(bus: Bus, subject: str, message: Struct) -> bool:
     """Publish now or not at all, since it would be stale later; return True if the bus accepted it.
 
     A message that every reader would refuse is logged with the name of its field, and not sent.
     """
-    try:
-        payload = encode(message)
-    except (TypeError, OverflowError) as error:  # a NumPy number, or one beyond 64 bits
-        _log.error("message_invalid", subject=subject, detail=str(error))
-        return False
-    refused = decode_as(type(message), payload, subject)
-    if isinstance(refused, Rejected):
-        _log.error("message_invalid", subject=subject, detail=refused.detail)
+    payload = encode_readable(message)
+    if isinstance(payload, Rejected):
+        _log.error("message_invalid", subject=subject, detail=payload.detail)
         return False
     try:
         await bus.publish(subject, payload)

@@ -30,7 +30,7 @@ from loadline.client.handover.progress import DRAIN_SLOTS_MAX
 from loadline.client.incarnation import DRAINED_INTERVAL_MS, DRAINED_REPEATS_MAX, WorkerIncarnation, is_for
 from loadline.client.migratable_engine import MigrationOptions
 from loadline.client.migration_driver import MigrationDriver
-from loadline.client.registration import Registration
+from loadline.client.registration import Registration, readable_record
 from loadline.client.resources import BodyInterrupt, bus_of, publish_now, running, store_of, wait_at_most
 from loadline.client.term_check import TermCheck
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
@@ -76,6 +76,9 @@ class WorkerClient:
             outcome is unknown, and the agent gets no answer.
         outlives: The engine outlives this process: its key stays at the exit until the lease ends, and samples are
             numbered from the clock, so that another process can continue with the same incarnation.
+
+    Raises:
+        ConfigError: Agents would refuse the record.
     """
 
     def __init__(
@@ -96,7 +99,7 @@ class WorkerClient:
         on_migrate: Callable[[MigrateCommand], Awaitable[MigrateReply | None]] | None = None,
         outlives: bool = False,
     ) -> None:
-        self.record = replace(record, state="starting")
+        self.record = readable_record(replace(record, state="starting"))
         self.drained = asyncio.Event()
         """Set once the worker is empty, has reported it and revoked its lease: the process may exit."""
         self._connections = (bus, nats, store, etcd)
@@ -114,12 +117,20 @@ class WorkerClient:
         self._migrator, self._driver = self._migration(migration)
         self._commands: asyncio.Queue[DrainCommand] = asyncio.Queue(maxsize=1)
         self._stack = AsyncExitStack()
+        self._entered = False
         self._exited = False
         """True from the exit on: a bus of the caller still delivers commands, which nobody would carry out."""
 
     async def __aenter__(self) -> Self:
-        """Register as ``starting`` and start to report, without waiting for NATS or etcd."""
+        """Register as ``starting`` and start to report, without waiting for NATS or etcd.
+
+        Raises:
+            RuntimeError: It was entered before.
+        """
         record = self.record
+        if self._entered:
+            text = f"the client of worker {record.worker}, incarnation {record.incarnation}, was started before"
+            raise RuntimeError(f"{text}. Make another WorkerClient, with a later incarnation, for each start.")
         bus, nats, store, etcd = self._connections
         async with AsyncExitStack() as stack:
             enter = stack.enter_async_context
@@ -147,6 +158,7 @@ class WorkerClient:
             self._interrupt = BodyInterrupt()
             await enter(running(self._end_when_superseded(), f"successor of {record.worker}"))
             self._stack = stack.pop_all()
+        self._entered = True
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -173,12 +185,14 @@ class WorkerClient:
 
         Raises:
             ValueError: The worker drains.
+            ConfigError: Agents would refuse the record.
         """
         if self._incarnation_state.drain_id or self.record.state == "draining":
             text = f"worker {self.record.worker} drains, so it cannot move to pool {pool}"
             raise ValueError(f"{text}. Start another worker there.")
         home = self.record.home
-        self.record = replace(self.record, pool=pool, role=role, home_pool="" if pool == home else home)
+        moved = replace(self.record, pool=pool, role=role, home_pool="" if pool == home else home)
+        self.record = readable_record(moved)
         self._incarnation_state.record = self.record
         self._migrator.move(self.record)
         await self._ignore_commands()
@@ -323,19 +337,24 @@ class WorkerClient:
 
     async def _empty_engine(self, command: DrainCommand) -> bool:
         """Empty the engine, even past the deadline; return False if ``on_drain`` failed."""
-        emptying = asyncio.ensure_future(self._on_drain(command))
+
+        async def empty() -> None:
+            # Called within the task: what the call itself raises, as with a wrong signature, fails the drain too.
+            await self._on_drain(command)
+
+        emptying = asyncio.create_task(empty(), name=f"on_drain of {command.worker}")
         try:
             done, _ = await asyncio.wait({emptying}, timeout=command.ttl_ms / 1_000)
             if not done:
                 _log.warning("drain_overdue", worker=command.worker, ttl_ms=command.ttl_ms)
-            await emptying
-        except asyncio.CancelledError:
+                await asyncio.wait({emptying})
+        finally:
             emptying.cancel()
-            raise
-        except Exception as error:  # noqa: BLE001 - the engine's code: the next drain command tries again
+        # Not of this task, but of something that the engine awaited.
+        error = asyncio.CancelledError() if emptying.cancelled() else emptying.exception()
+        if error is not None:  # the engine's code: the next drain command tries again
             _log.error("drain_failed", worker=command.worker, exc_info=error)
-            return False
-        return True
+        return error is None
 
     async def _report_drained(self) -> None:
         subject = self._subjects.drained(self.record.model, self.record.home, self.record.worker)

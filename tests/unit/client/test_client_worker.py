@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
+from loadline.client.worker import WorkerClient
 from loadline.core.vocabulary.events import LoadReported, WorkerDrained
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.core.vocabulary.scalars import Role
+from loadline.errors import ConfigError
 from loadline.ports import StoreChange
 from loadline.wire.codec import encode
 from loadline.wire.messages import DrainCommand
@@ -87,6 +89,9 @@ def test_a_wrong_value_of_sample_costs_its_report_only(wrong: Any) -> None:
         (WorkerSample(0, 0, decode_batch_requests=5.5), "$.samples[0].decode_batch_requests"),  # type: ignore[arg-type]
         (WorkerSample(0, 0, kv_usage_ratio=80.0), "$.samples[0].kv_usage_ratio"),
         (WorkerSample(0, 0, waiting_requests=np.int64(3)), "numpy.int64"),  # type: ignore[arg-type]
+        (WorkerSample(0, 0, waiting_requests=np.int64(3)), "$.samples[0].waiting_requests"),  # type: ignore[arg-type]
+        (WorkerSample(0, 0, kv_usage_ratio=np.float64(0.5)), "$.samples[0].kv_usage_ratio"),
+        (WorkerSample(0, 0, running_requests=10**30), "$.samples[0].running_requests"),
     ],
 )
 def test_an_invalid_sample_is_not_sent_and_its_field_is_logged(sample: WorkerSample, detail: str) -> None:
@@ -210,6 +215,65 @@ def test_a_failed_drain_is_retried_at_the_next_command() -> None:
             assert len(client.drains) == 2
 
     asyncio.run(scenario())
+
+
+async def cancelled(_command: DrainCommand) -> None:
+    """Await a task of the engine that somebody has cancelled."""
+    task = asyncio.create_task(asyncio.sleep(60))
+    task.cancel()
+    await task
+
+
+async def without_command() -> None:
+    """Lack the parameter."""
+
+
+@pytest.mark.parametrize("on_drain", [cancelled, without_command, lambda _command: None])
+def test_a_handler_of_drains_that_is_cancelled_or_none_is_called_again_at_the_next_command(on_drain: Any) -> None:
+    async def scenario() -> None:
+        async with harness() as client:
+            right, client.worker._on_drain = client.worker._on_drain, on_drain
+            assert (await client.command()).accepted
+            await until(lambda: any(line["event"] == "drain_failed" for line in lines), "the failure is logged")
+            client.worker._on_drain = right
+            client.empty.set()
+            assert (await client.command()).accepted
+            async with asyncio.timeout(10):
+                await client.worker.drained.wait()
+
+    with capture_logs() as lines:
+        asyncio.run(scenario())
+
+
+def test_a_client_that_has_ended_is_not_started_again() -> None:
+    """It would answer no command."""
+
+    async def scenario() -> None:
+        async with harness() as client:
+            pass
+        with pytest.raises(RuntimeError, match=r"worker w, incarnation 1000, was started before.*Make another"):
+            async with client.worker:
+                pass
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("record", "place"),
+    [
+        (WorkerRecord("m", "p", "w", "decoder", 1), r"\$.role"),  # type: ignore[arg-type]
+        (WorkerRecord("m", "p", "", "decode", 1), r"\$.worker"),
+        (WorkerRecord("m", "p", "w", "decode", 1.5), r"\$.incarnation"),  # type: ignore[arg-type]
+        (WorkerRecord("m", "p", "w", "decode", 1, kv_blocks_total=np.int64(9)), r"\$.kv_blocks_total"),  # type: ignore[arg-type]
+        (WorkerRecord("m", "p", "w\ud800", "decode", 1), "surrogates"),
+    ],
+)
+def test_a_record_that_agents_would_refuse_is_an_error_at_the_start(record: WorkerRecord, place: str) -> None:
+    async def on_drain(_command: DrainCommand) -> None:
+        """Do nothing."""
+
+    with pytest.raises(ConfigError, match=f"record of worker 'w?.*{place}.*Correct the WorkerRecord"):
+        WorkerClient(record, sample=lambda: IDLE, on_drain=on_drain)
 
 
 def test_a_leaving_worker_reports_drained_before_it_deregisters() -> None:

@@ -9,7 +9,7 @@ import pytest
 from loadline.core.vocabulary.events import LoadReported
 from loadline.core.vocabulary.migrations import MigrationEndpoint
 from loadline.core.vocabulary.samples import WorkerRecord
-from loadline.errors import BusUnavailable
+from loadline.errors import BusUnavailable, ConfigError
 from loadline.ports import Write
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
@@ -138,5 +138,15 @@ def test_a_worker_may_move_while_it_registers_and_back() -> None:
             await until(lambda: keys(client) == {KEY})
             await until(lambda: client.state == "ready")
             assert home_pool(client, KEY) == ""
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_does_not_move_to_what_is_no_pool_or_role() -> None:
+    async def scenario() -> None:
+        async with harness("prefill") as client:
+            with pytest.raises(ConfigError, match=r"\$.role"):
+                await client.worker.move("other", "decoder")  # type: ignore[arg-type]
+            assert client.worker.record.pool == "p"
 
     asyncio.run(scenario())
