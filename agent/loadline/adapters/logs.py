@@ -223,7 +223,9 @@ class BoundedLogger:
         kind = str(fields.get("kind") or fields.get("reason") or "")
         suppressed = self._limit.admit(event, kind, str(fields.get("model") or ""))
         if suppressed is not None:
-            self._logger.log(level, event, **fields, **({"suppressed": suppressed} if suppressed else {}))
+            # A program that uses the clients has its own structlog, whose stdout may be closed or be ASCII.
+            with suppress(OSError, ValueError):
+                self._logger.log(level, event, **fields, **({"suppressed": suppressed} if suppressed else {}))
 
 
 def bounded(component: str) -> BoundedLogger:

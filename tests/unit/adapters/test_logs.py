@@ -71,6 +71,15 @@ def test_a_line_that_cannot_be_written_is_lost_and_disturbs_nothing(stream: io.S
     assert [line["event"] for line in lines(stream)] == ["said"]
 
 
+@pytest.mark.parametrize("error", [BrokenPipeError(), UnicodeEncodeError("ascii", "é", 0, 1, "ordinal not in range")])
+def test_a_line_that_the_logging_of_a_program_with_clients_cannot_write_is_lost(error: Exception) -> None:
+    class Logger:
+        def log(self, *_arguments: object, **_fields: object) -> None:
+            raise error
+
+    BoundedLogger(Logger()).warning("event")  # type: ignore[arg-type]
+
+
 def test_long_texts_are_cut(stream: io.StringIO) -> None:
     structlog.get_logger().info("x", data="y" * 100_000)
     assert len(stream.getvalue()) < 3_000
