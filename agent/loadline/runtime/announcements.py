@@ -1,6 +1,6 @@
 """Answers to requests of scalers for the current decisions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from loadline.core.controller import Controller
@@ -58,15 +58,16 @@ class AnnounceRequests:
         if isinstance(request, Rejected):
             return _refusal(request.detail)
         led = [model for model in request.models if model in known]
-        if self._shared and not led:
-            return None
+        if not led:
+            return None if self._shared else _refusal(_unknown(request.models, known))
         read = tuple(model for model in led if known[model].controller.state.decisions_read)
-        if not read and (led or not all(one.controller.state.decisions_read for one in leading)):
+        if not read:
             return _refusal("the decisions have not been read yet; ask again")
         if not self._announcing:
             self._call_later(ANNOUNCE_DELAY_S, self._announce)
         self._announcing.update((model, request.by) for model in read)
-        return encode(AnnounceReply(accepted=True, models=read if self._shared else ()))
+        is_partial = self._shared or len(led) < len(request.models)
+        return encode(AnnounceReply(accepted=True, models=read if is_partial else ()))
 
     def _models(self) -> dict[str, Announcer]:
         return {name: one for one in self._leading() for name in one.controller.state.fleet.models}
@@ -77,6 +78,10 @@ class AnnounceRequests:
             if model in known:
                 known[model].inbox.put(AnnouncementRequested(model, by))
         self._announcing = {}
+
+
+def _unknown(models: Sequence[str], known: Iterable[str]) -> str:
+    return f"there is no model {models[0]!r}; there are: {', '.join(sorted(known))}"
 
 
 def _refusal(detail: str) -> bytes:

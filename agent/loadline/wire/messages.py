@@ -209,7 +209,7 @@ class AnnounceReply(Struct, frozen=True, omit_defaults=True):
     detail: Text = ""
     models: Annotated[
         tuple[Name, ...],
-        Meta(max_length=1024, description="Those that it announces, if agents share the models; empty: all."),
+        Meta(max_length=1024, description="Those that it announces; empty: all that were named."),
     ] = ()
 
 

@@ -6,12 +6,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from loadline.client.scaler import ScalerClient
 from loadline.core.vocabulary.events import AnnouncementRequested, AnyEvent
 from loadline.errors import BusUnavailable
 from loadline.runtime import announcements
 from loadline.runtime.announcements import AnnounceRequests
+from loadline.wire.codec import decode_as, encode
+from loadline.wire.messages import AnnounceReply, AnnounceRequest
 from tests.support.memory import MemoryBus
 from tests.waiting import until
 
@@ -67,3 +70,29 @@ def test_the_decisions_of_a_shard_without_a_leader_are_requested_until_one_leads
             assert first.announced == [AnnouncementRequested("a", "s")], "it is not requested again"
 
     asyncio.run(scenario())
+
+
+def test_a_scaler_of_a_misspelt_model_is_told_and_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that shares no models answered for all, so the scaler took the model for one without a decision."""
+    monkeypatch.setattr("loadline.client.scaler._REQUEST_INTERVAL_S", 0.01)
+
+    async def scenario() -> None:
+        call_later = asyncio.get_running_loop().call_later
+        one: Any = Shard("llama", decisions_read=True)
+        agent = AnnounceRequests(lambda: [one], shared=False, call_later=call_later)
+        refused = decode_as(AnnounceReply, agent.answer(encode(AnnounceRequest(("lama",)))) or b"")
+        assert refused == AnnounceReply(accepted=False, detail="there is no model 'lama'; there are: llama")
+        both = decode_as(AnnounceReply, agent.answer(encode(AnnounceRequest(("lama", "llama")))) or b"")
+        assert both == AnnounceReply(accepted=True, models=("llama",))
+        assert agent.answer(encode(AnnounceRequest(("llama",)))) == encode(AnnounceReply(accepted=True))
+
+        bus = SharingAgents()
+        bus.agents = [agent]
+        async with ScalerClient("s", ("lama", "llama"), bus=bus):
+            await until(lambda: any(line["event"] == "models_without_leader" for line in lines))
+
+    with capture_logs() as lines:
+        asyncio.run(scenario())
+    [logged] = [line for line in lines if line["event"] == "models_without_leader"]
+    assert logged["models"] == ["lama"]
+    assert "correct the names" in logged["remedy"]
