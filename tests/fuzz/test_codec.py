@@ -200,6 +200,22 @@ def test_subject_and_payload_must_name_the_same(subject: str, message: msgspec.S
     assert reason_of(new_codec().decode(subject, codec.encode(message))) is Rejection.SUBJECT_MISMATCH
 
 
+@pytest.mark.parametrize(
+    ("subject", "message", "detail"),
+    [
+        (SUBJECTS.load("other", POOL, "w2"), REPORTS[LOAD], f"the payload names {MODEL!r}, {WORKER!r} instead"),
+        (SUBJECTS.traffic(MODEL, "other"), REPORTS[TRAFFIC], "the payload names 'fe-1' instead"),
+        (SUBJECTS.by_name("drained", "other"), REPORTS[DRAINED], f"the payload names {WORKER!r} instead"),
+    ],
+)
+def test_a_refusal_tells_how_the_payload_differs_from_its_subject(
+    subject: str, message: msgspec.Struct, detail: str
+) -> None:
+    outcome = new_codec().decode(subject, codec.encode(message))
+    assert isinstance(outcome, Rejected)
+    assert (outcome.subject, outcome.detail) == (subject, detail)
+
+
 def test_the_former_subject_of_drains_is_decoded_too() -> None:
     event = new_codec().decode(SUBJECTS.by_name("drained", WORKER), codec.encode(REPORTS[DRAINED]))
     assert event == WorkerDrained(MODEL, POOL, WORKER, 7)

@@ -119,8 +119,12 @@ Names = tuple[str, ...]
 _Reader = Callable[[bytes, str, Names], WireEvent | Rejected]
 
 
-def _mismatch(subject: str) -> Rejected:
-    return reject(Rejection.SUBJECT_MISMATCH, subject, "subject and payload name different things")
+def _mismatch(subject: str, of_subject: Names, of_payload: Names) -> Rejected:
+    # The subject is in the log too. The names of a payload may be long: load reports are not checked for that.
+    named = ", ".join(
+        repr(name[:_NAME_CHARS_MAX]) for token, name in zip(of_subject, of_payload, strict=True) if name != token
+    )
+    return reject(Rejection.SUBJECT_MISMATCH, subject, f"the payload names {named} instead")
 
 
 def _read_load(data: bytes, subject: str, names: Names) -> WireEvent | Rejected:
@@ -130,7 +134,7 @@ def _read_load(data: bytes, subject: str, names: Names) -> WireEvent | Rejected:
         return _refuse(error, subject)
     model, pool, worker = names
     if report.worker != worker or report.pool != pool or report.model != model:
-        return _mismatch(subject)
+        return _mismatch(subject, names, (report.model, report.pool, report.worker))
     samples = report.samples
     for sample in samples:
         total = sample.kv_blocks_total
@@ -160,7 +164,7 @@ def _read_traffic(data: bytes, subject: str, names: Names) -> WireEvent | Reject
         return report
     model, frontend = names
     if report.model != model or report.frontend != frontend:
-        return _mismatch(subject)
+        return _mismatch(subject, names, (report.model, report.frontend))
     sample = report.sample
     if max(sample.ttft_met or 0, sample.itl_met or 0, sample.both_met or 0) > sample.completed:
         return reject(Rejection.INVALID, subject, "more requests met an objective than were completed")
@@ -191,7 +195,7 @@ def _read_answer(data: bytes, subject: str, names: Names) -> WireEvent | Rejecte
         return answer
     (model,) = names
     if answer.model != model:
-        return _mismatch(subject)
+        return _mismatch(subject, names, (answer.model,))
     return DecisionAnswered(
         decision_id=answer.decision_id,
         model=model,
@@ -210,8 +214,9 @@ def _read_drained(data: bytes, subject: str, names: Names) -> WireEvent | Reject
     report = _drain_reports.decode(data, subject)
     if isinstance(report, Rejected):
         return report
-    if (report.model, report.pool, report.worker)[-len(names) :] != names:  # the former subject has the worker only
-        return _mismatch(subject)
+    reported = (report.model, report.pool, report.worker)[-len(names) :]  # the former subject has the worker only
+    if reported != names:
+        return _mismatch(subject, names, reported)
     return WorkerDrained(report.model, report.pool, report.worker, report.incarnation)
 
 
@@ -219,8 +224,9 @@ def _read_migration(data: bytes, subject: str, names: Names) -> WireEvent | Reje
     report = _migration_reports.decode(data, subject)
     if isinstance(report, Rejected):
         return report
-    if (report.model, report.source.pool, report.source.worker)[-len(names) :] != names:
-        return _mismatch(subject)
+    reported = (report.model, report.source.pool, report.source.worker)[-len(names) :]
+    if reported != names:
+        return _mismatch(subject, names, reported)
     if report.moved + report.failed > report.requests:
         return reject(Rejection.INVALID, subject, "more requests were moved or failed than were chosen")
     return MigrationReported(
