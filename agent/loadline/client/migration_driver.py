@@ -188,6 +188,11 @@ class MigrationDriver(EffectExecutor):
             try:
                 stopped = await self._engine.stop(transfer.request_id, effect.command)
                 _check_stopped(stopped)
+            except asyncio.CancelledError:
+                if _is_cancelled():
+                    raise
+                self._give_up(transfer, MigrationRefused("failed", "its stop was cancelled"))
+                return
             except Exception as error:  # noqa: BLE001 - the engine's code: its failure costs this migration
                 self._give_up(transfer, error)
                 return
@@ -273,6 +278,11 @@ class MigrationDriver(EffectExecutor):
     async def _send(self, sending: Awaitable[_R | None]) -> _R | None:
         try:
             return await sending
+        except asyncio.CancelledError as error:  # as calls of gRPC raise whose channel was closed
+            if _is_cancelled():
+                raise
+            _log.error("message_failed", worker=self._worker, exc_info=error)
+            return None
         except Exception as error:  # noqa: BLE001 - the engine's code: as if there were no answer
             _log.error("message_failed", worker=self._worker, exc_info=error)
             return None
@@ -294,6 +304,12 @@ class MigrationDriver(EffectExecutor):
 
     def _now_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1_000)
+
+
+def _is_cancelled() -> bool:
+    """Return True if the running task was cancelled, and not only something that it awaited."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _check_stopped(stopped: object) -> None:

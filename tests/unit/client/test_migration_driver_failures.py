@@ -150,6 +150,44 @@ def test_a_wrong_result_of_stop_fails_and_the_request_stays(
     assert [line["request"] for line in lines if line["event"] == "migration_failed"] == ["a"]
 
 
+async def cancelled(*_: object) -> Any:
+    """Await a task that somebody has cancelled."""
+    task = asyncio.create_task(asyncio.sleep(60))
+    task.cancel()
+    await task
+
+
+def test_a_stop_that_is_cancelled_fails_and_the_request_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with driver_harness() as harness:
+            monkeypatch.setattr(harness.engine, "stop", cancelled)
+            harness.engine.copied.set()
+            await harness.command()
+            await until(lambda: harness.phases()[-1:] == ["aborted"], "over")
+            last = harness.reports()[-1]
+            assert (last.failed, last.reason, last.detail) == (2, "failed", "its stop was cancelled")
+            assert harness.engine.held_requests.hop("a") == 0
+
+    run_virtual(scenario())
+
+
+def test_a_cancelled_call_of_the_transport_counts_as_a_missing_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with driver_harness() as harness:
+            monkeypatch.setattr(harness.transport, "hand_over", cancelled)
+            harness.engine.candidates.pop()
+            harness.engine.copied.set()
+            harness.engine.stopped.set()
+            await harness.command()
+            await until(lambda: harness.phases()[-1:] == ["aborted"], "over")
+            assert [(one.request_id, one.hop) for one in harness.transport.claims] == [("a", 1)]
+            assert [one.hop for one in harness.engine.run_requests] == [1], "it runs here again"
+
+    with capture_logs() as lines:
+        run_virtual(scenario())
+    assert "message_failed" in {line["event"] for line in lines}
+
+
 def test_a_crash_of_the_driver_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     def crash(*_: object) -> None:
         raise RuntimeError("a bug")
