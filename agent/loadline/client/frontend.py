@@ -29,7 +29,7 @@ class FrontendClient:
 
     Args:
         model: The served model.
-        frontend: This frontend's name.
+        frontend: Name of this process; of two with the same name, agents count only the one that started last.
         nats: Address and login of NATS; the default is this host.
         root: Prefix of every NATS subject.
         interval_ms: Time between two reports. A report that cannot be published at the end of its interval is dropped.
