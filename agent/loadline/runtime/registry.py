@@ -18,9 +18,17 @@ from loadline.core.vocabulary.events import (
     WorkerRegistered,
 )
 from loadline.core.vocabulary.learned import LearnedState
+from loadline.core.vocabulary.rejections import Rejection
 from loadline.core.vocabulary.samples import RegisteredWorker
 from loadline.ports import StoreChange, StoreEntry, StoreSnapshot
-from loadline.wire.codec import Rejected, decode_epoch, decode_leader, decode_learned, decode_worker_record
+from loadline.wire.codec import (
+    Rejected,
+    decode_epoch,
+    decode_leader,
+    decode_learned,
+    decode_worker_record,
+    reject,
+)
 from loadline.wire.keys import Keys
 
 
@@ -61,7 +69,7 @@ class RegistryTranslator:
         leader: StoreEntry | None = None
         self._epoch, self._revision = 0, snapshot.revision
         for entry in snapshot.entries:
-            match self._split(entry.key):
+            match self._split(entry.key, written=True):
                 case ("workers", _, _, _) as parts:
                     worker = self._worker(parts, entry)
                     if worker is not None:
@@ -79,7 +87,7 @@ class RegistryTranslator:
         went_back = self._epoch < before[0] or self._revision < before[1]
         self._put(self._leader(leader, snapshot.revision, went_back=went_back))
         if self._shared:
-            keys = (self._split(entry.key) for entry in snapshot.entries)
+            keys = (self._split(entry.key, written=False) for entry in snapshot.entries)
             self._agents = {name[1]: None for name in keys if len(name) == 2 and name[0] == "agents"}  # noqa: PLR2004
             self._put(AgentsChanged(sorted(self._agents)))
         self._put(PausesRead(paused, snapshot.revision, went_back))
@@ -96,7 +104,7 @@ class RegistryTranslator:
 
     def _event(self, change: StoreChange) -> AnyEvent | None:
         entry = change.entry
-        match self._split(change.key):
+        match self._split(change.key, written=entry is not None):
             case ("workers", model, pool, worker) as parts:
                 registered = self._worker(parts, entry) if entry is not None else None
                 return WorkerDeregistered(model, pool, worker) if registered is None else WorkerRegistered(registered)
@@ -128,11 +136,18 @@ class RegistryTranslator:
         name, beat = decode_leader(entry.value), entry.mod_revision
         return LeaderChanged(self._scope, name, entry.lease_id, revision, beat, self._epoch, went_back)
 
-    def _split(self, key: str) -> tuple[str, ...]:
+    def _split(self, key: str, *, written: bool) -> tuple[str, ...]:
+        """Return the names in a key; none for a key of another program, or in another encoding.
+
+        Such a key of a worker is refused once it is ``written``: a worker of another language, of a model such as
+        ``llama-3.1``, would wait for ever to be counted.
+        """
         try:
             return self._keys.split(key)
-        except ValueError:
-            return ()  # ignore keys of other programs under our prefix
+        except ValueError as error:
+            if written and key.startswith(self._keys.workers):
+                self._on_rejected(reject(Rejection.SUBJECT_UNKNOWN, key, str(error)))
+            return ()
 
     def _worker(self, parts: tuple[str, ...], entry: StoreEntry) -> RegisteredWorker | None:
         record = decode_worker_record(parts, entry.value, entry.bytes_left_out)
