@@ -185,9 +185,8 @@ class Service:
         return only_leading
 
     def _is_led_elsewhere(self, model: str) -> bool:
-        """Return True if another agent answers requests about a model."""
-        runtime = self._shards.of_model(model) if self._shards.shared else None
-        return runtime is not None and not runtime.controller.leading
+        """Return True if another agent answers requests about a model; those about all models have an empty name."""
+        return self._shards.shared and bool(model) and not self._shards.answers_for(model)
 
     async def _explain(self, payload: bytes) -> bytes | None:
         request = decode_as(ExplainRequest, payload)

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Raw
 
 from loadline.core.state.agent_state import AgentState
-from loadline.core.state.partition import moved_models, partition, split
+from loadline.core.state.partition import moved_models, partition, shard_of_model, split
 from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.events import AnyEvent, SettingsChanged
 from loadline.errors import ConfigError
@@ -71,6 +71,19 @@ class Shards:
     def of_model(self, model: str) -> Runtime | None:
         """Return the runtime of a model; None: it is not configured."""
         return next((one for one in self.runtimes if model in one.controller.state.fleet.models), None)
+
+    def answers_for(self, model: str) -> bool:
+        """Return True if this agent answers requests about a model, and False if another one leads it.
+
+        Agents may have different models, such as while each reads a new file. So one that does not know a model leaves
+        it to the leader of the shard to which its name belongs, if there is one: no other agent can lead it, because
+        models are in other shards only for limited GPUs, and agents that disagree about those never lead together.
+        """
+        runtime = self.of_model(model)
+        if runtime is not None:
+            return runtime.controller.leading
+        controller = self.runtimes[shard_of_model(model, len(self.runtimes))].controller
+        return controller.leading or not controller.state.leadership.leader
 
     @property
     def turns(self) -> int:

@@ -12,7 +12,7 @@ from loadline import app
 from loadline.adapters.system_clock import SystemClock
 from loadline.config import Config, parse
 from loadline.core.controller import Controller
-from loadline.core.state.partition import partition, split
+from loadline.core.state.partition import partition, shard_of_model, split
 from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.events import SettingsChanged
 from loadline.core.vocabulary.samples import WorkerRecord
@@ -25,7 +25,14 @@ from loadline.runtime.shards import Shards, SharedFeeds
 from loadline.runtime.slices import run_in_slices
 from loadline.sim.world.fitter import InlineFitter
 from loadline.wire.codec import encode
-from loadline.wire.messages import AnnounceRequest, DecisionsReply, ExplainReply, ExplainRequest, PauseCommand
+from loadline.wire.messages import (
+    AnnounceRequest,
+    DecisionsReply,
+    DrainOrder,
+    ExplainReply,
+    ExplainRequest,
+    PauseCommand,
+)
 from tests.support.memory import KEYS, FollowedStore, MemoryBus
 from tests.waiting import until
 
@@ -152,6 +159,25 @@ def test_requests_about_a_model_that_another_agent_leads_are_left_to_it() -> Non
         status, _ = await run_in_slices(agent.service.status())
         assert {model.model for model in status.models} == set(MODELS) - elsewhere
         runtime.controller.state.leadership.phase = "leading"  # so that it gives its lease back
+
+    run(scenario, config(*MODELS))
+
+
+def test_requests_about_a_model_that_only_another_agent_knows_are_left_to_it() -> None:
+    async def scenario(agent: SharingAgent) -> None:
+        pause, drain = encode(PauseCommand("x", "me")), encode(DrainOrder("x", "pool", "w", "me"))
+        leadership = agent.shards.runtimes[shard_of_model("x", SHARDS)].controller.state.leadership
+        phase = leadership.phase
+        leadership.phase, leadership.leader = "follower", "b"
+        assert await agent.service._pause(pause, paused=True) is None
+        assert await agent.service._drain(drain) is None
+        assert await agent.service._explain(encode(ExplainRequest(model="x"))) is None
+        assert await agent.service._explain(encode(ExplainRequest())) is not None
+        leadership.leader = ""
+        refused = await agent.service._pause(pause, paused=True)
+        assert refused is not None, "nobody leads its shard, so that no agent knows it"
+        assert b"there is no model" in refused
+        leadership.phase = phase  # so that it gives its lease back
 
     run(scenario, config(*MODELS))
 
