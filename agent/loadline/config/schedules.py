@@ -57,6 +57,12 @@ def schedule_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
                 f"{here}.replicas_min: {schedule.replicas_min} has no effect, since the pool has replicas_min "
                 f"{pool.replicas_min}. Raise it, or remove the schedule."
             )
+        if parse_cron(schedule.start).meets(parse_cron(schedule.end)):
+            yield (
+                f"{here}.end: {schedule.end!r} comes in the same minute as some starts of {schedule.start!r}: the "
+                "window ends there, and none begins until the next start. Set another end; for a window without a gap, "
+                "its last one."
+            )
     peak = sum(highest_minimum(pool) * pool.gpus_per_worker for pool in model.pools)
     if model.gpu_budget_max is not None and peak > model.gpu_budget_max:
         yield (

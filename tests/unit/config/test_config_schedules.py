@@ -50,6 +50,8 @@ def test_a_missing_tz_database_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
     [
         (scheduled(1), f"{PLACE}.replicas_min", "has no effect"),
         (scheduled().replace('"m"', '"m"\ngpu_budget_max = 3'), "models[0].gpu_budget_max", "up to 4 GPUs"),
+        (scheduled(start="0 0 * * mon-fri", end="0 0 * * tue-sat"), f"{PLACE}.end", "the same minute as some starts"),
+        (scheduled(start="30 8 29 2 *", end="*/15 8 29 * *"), f"{PLACE}.end", "the same minute as some starts"),
     ],
 )
 def test_a_schedule_without_effect_is_warned_of(text: str, place: str, words: str) -> None:
@@ -58,6 +60,12 @@ def test_a_schedule_without_effect_is_warned_of(text: str, place: str, words: st
     ]
     assert warning.startswith(f"{place}: ")
     assert words in warning
+
+
+def test_a_window_that_ends_before_it_starts_again_is_no_reason_to_warn() -> None:
+    for start, end in (("0 0 * * mon", "0 0 * * sat"), ("0 8 * * *", "1 8 * * *"), ("0 0 29 2 *", "0 0 1 3 *")):
+        found = config_warnings("", base=scheduled(start=start, end=end))
+        assert not [warning for warning in found if warning.startswith(PLACE)]
 
 
 def test_timezones_are_read_as_data() -> None:

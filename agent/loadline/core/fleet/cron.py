@@ -12,6 +12,8 @@ from msgspec import Struct
 DAY_MIN: Final = 1_440
 DAYS_MAX: Final = 366
 """Days within which a match is searched."""
+_LEAP_YEAR: Final = range(19_723, 19_723 + DAYS_MAX)
+"""Days of 2024 since 1970."""
 _FIELDS: Final = (
     ("minute", 0, 59, ()),
     ("hour", 0, 23, ()),
@@ -48,7 +50,7 @@ class CronSchedule(Struct, frozen=True):
         """Return the last match at or before a minute; None: not within a year."""
         today, at = divmod(minute, DAY_MIN)
         for day in range(today, today - DAYS_MAX - 1, -1):
-            if self._on(day):
+            if self.is_on(day):
                 found = bisect_right(self.minutes_of_day, at if day == today else DAY_MIN)
                 if found:
                     return day * DAY_MIN + self.minutes_of_day[found - 1]
@@ -58,13 +60,19 @@ class CronSchedule(Struct, frozen=True):
         """Return the first match after a minute; None: not within a year."""
         today, at = divmod(minute, DAY_MIN)
         for day in range(today, today + DAYS_MAX + 1):
-            if self._on(day):
+            if self.is_on(day):
                 found = bisect_right(self.minutes_of_day, at if day == today else -1)
                 if found < len(self.minutes_of_day):
                     return day * DAY_MIN + self.minutes_of_day[found]
         return None
 
-    def _on(self, day: int) -> bool:
+    def meets(self, other: "CronSchedule") -> bool:
+        """Return True if a minute of a leap year, 2024, matches both."""
+        minutes = set(self.minutes_of_day).intersection(other.minutes_of_day)
+        return bool(minutes) and any(self.is_on(day) and other.is_on(day) for day in _LEAP_YEAR)
+
+    def is_on(self, day: int) -> bool:
+        """Return True if a day since 1970 matches."""
         month, of_month = _date(day)
         if month not in self.months:
             return False
