@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from loadline.adapters.journal_checksums import ADDED_BYTES, ChecksumChain
-from loadline.adapters.journal_segments import next_name, segments_in
+from loadline.adapters.journal_segments import folders_of_shards, next_name, segments_in
 from loadline.adapters.logs import bounded
 from loadline.errors import JournalError
 
@@ -329,10 +329,17 @@ def read_segments(path: Path, on_torn: OnTorn = lambda _segment, _records: None)
     try:
         paths = segments_in(path) if path.is_dir() else [path]
         if not paths or not paths[0].is_file():
-            raise JournalError(f"{path} is neither a segment of a journal nor a folder with some")
+            raise JournalError(_no_journal(path))
     except OSError as error:
         raise JournalError(f"{path} cannot be read: {error}") from error
     return ((segment, _records(segment, on_torn)) for segment in paths)
+
+
+def _no_journal(path: Path) -> str:
+    folders = folders_of_shards(path) if path.is_dir() else []
+    if folders:
+        return f"{path} has a journal for each of {len(folders)} shards. Name the folder of one, such as {folders[0]}"
+    return f"{path} is neither a segment of a journal nor a folder with some"
 
 
 def no_progress(_done_mb: float, _total_mb: float) -> None:

@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from loadline.core.state.partition import SCOPE_PREFIX
+
 _NAME: Final = re.compile(r"\d{8}T\d{6}\.\d{3}Z-\d{6}\.jsonl")
 
 
@@ -25,3 +27,12 @@ def segments_in(directory: Path) -> list[Path]:
     """
     # A folder of that name can neither be read nor deleted, and would stop the journal for ever.
     return sorted(path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.is_file())
+
+
+def folders_of_shards(directory: Path) -> list[Path]:
+    """Return the folders that have segments, by name, in the folder of an agent that shares the models.
+
+    Raises:
+        OSError: One cannot be read.
+    """
+    return sorted(path for path in directory.glob(f"{SCOPE_PREFIX}*") if path.is_dir() and segments_in(path))

@@ -13,6 +13,7 @@ import pytest
 from loadline import journal
 from loadline.adapters.file_journal import read_segments
 from loadline.adapters.journal_checksums import ChecksumChain
+from loadline.errors import JournalError
 from loadline.runtime.journal_records import FORMAT
 
 ROOT = Path(__file__).parents[3]
@@ -41,6 +42,21 @@ def rewrite(segment: Path, change: tuple[bytes, bytes]) -> None:
     [(_, records)] = read_segments(segment)
     checksums = ChecksumChain()
     segment.write_bytes(b"".join(part for one in records for part in checksums.seal(one.replace(*change, 1))))
+
+
+def test_the_folder_of_an_agent_that_shares_models_names_those_of_its_shards(copy: Path) -> None:
+    for shard in (0, 10, 3):
+        (copy.parent / f"shard-{shard}").mkdir()
+    copy.rename(copy.parent / "shard-3" / "not this one")
+    (segment, *_) = GOLDEN.glob("*.jsonl")
+    for shard in (10, 3):
+        (copy.parent / f"shard-{shard}" / segment.name).write_bytes(segment.read_bytes())
+    first = copy.parent / "shard-10"
+    expected = f"{copy.parent} has a journal for each of 2 shards. Name the folder of one, such as {first}"
+    with pytest.raises(JournalError, match=f"^{re.escape(expected)}$"):
+        list(read_segments(copy.parent))
+    with pytest.raises(JournalError, match="shard-0 is neither a segment of a journal nor a folder with some"):
+        list(read_segments(copy.parent / "shard-0"))
 
 
 def test_each_decision_has_a_row_for_each_pool_with_its_steps_in_order() -> None:
