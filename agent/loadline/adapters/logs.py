@@ -199,6 +199,10 @@ class BoundedLogger:
         self._logger = logger
         self._limit = limit or LineLimit()
 
+    def bind(self, **fields: Any) -> "BoundedLogger":
+        """Return a logger with the same limit, whose lines have more fields."""
+        return BoundedLogger(self._logger.bind(**fields), self._limit)
+
     def debug(self, event: str, **fields: Any) -> None:
         """Log at level debug, or count."""
         self._log(logging.DEBUG, event, fields)

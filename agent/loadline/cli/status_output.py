@@ -45,6 +45,10 @@ def format_statuses(agents: Sequence[AgentStatus], *, only_migration: bool = Fal
     heads = [line for agent in agents for line in _head(agent)]
     if fleet.sharing is not None and (silent := set(fleet.sharing.agents) - {agent.agent for agent in agents}):
         heads.append(f"no answer from {', '.join(sorted(silent))}")
+    digests = {agent.agent: agent.config_digest for agent in agents}
+    if fleet.sharing is not None and len(set(digests.values())) > 1:
+        names = ", ".join(f"{name} {digest}" for name, digest in digests.items())
+        heads.append(f"configurations differ ({names}): each model is led by the file of its leader")
     separator = "\n\n" if fleet.sharing is None else "\n"
     return _format(separator.join(heads), fleet, only_migration=only_migration)
 

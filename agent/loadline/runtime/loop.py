@@ -81,6 +81,8 @@ class Runtime:
         self._follow = follow or store.follow
         self._connect = connect or bus.connect
         self._shared = bool(controller.settings.sharing.layout)
+        # Lines of an agent that leads some shards and gives others back would not tell which.
+        self._log = _log.bind(scope=controller.settings.scope) if self._shared else _log
         self._reports = Reports(bus, self.subjects, self.inbox.offer_all, self.inbox.put) if self._shared else None
         self._turns = Turns(
             controller=controller,
@@ -92,7 +94,7 @@ class Runtime:
             keys=self._keys,
             inbox=self.inbox,
             spawn=self._spawn,
-            log=_log,
+            log=self._log,
             batch_max=knobs.batch_max,
             frame_bytes_max=frame_bytes_max,
             version=version,
@@ -166,7 +168,7 @@ class Runtime:
                 if self._has_resigned():
                     return
                 if loop.time() >= deadline:
-                    _log.warning("shutdown_incomplete", waits_for=sorted(task.get_name() for task in self._tasks))
+                    self._log.warning("shutdown_incomplete", waits_for=sorted(task.get_name() for task in self._tasks))
                     return
             began = loop.time()
             self._turns.turn(self.clock.now_ms())

@@ -52,6 +52,13 @@ def test_the_text_has_a_line_for_each_agent() -> None:
     assert "no answer from b" in format_statuses([A])
 
 
+def test_the_text_says_that_agents_have_different_configurations() -> None:
+    first, second = (replace(one, config_digest="1f") for one in (A, B))
+    assert "configurations differ" not in format_statuses([first, second])
+    text = format_statuses([first, replace(second, config_digest="2e")])
+    assert "configurations differ (a 1f, b 2e): each model is led by the file of its leader" in text
+
+
 def test_the_shards_of_one_agent_are_one_status() -> None:
     shards = [replace(A, sharing=None), replace(B, leading=False, epoch=0, sharing=None, models=())]
     merged = query.merge_statuses(shards, 2, ["a", "b"])

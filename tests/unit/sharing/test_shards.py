@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from loadline import app
 from loadline.adapters.system_clock import SystemClock
@@ -125,6 +126,17 @@ def test_an_agent_alone_leads_all_models_and_leaves_no_lease_behind() -> None:
         assert agent.store.server.keys[KEYS.agent("a")].value == b"a"
 
     run(scenario, config(*MODELS))
+
+
+def test_lines_of_the_log_name_the_shard_that_is_led() -> None:
+    async def scenario(agent: SharingAgent) -> None:
+        led = {one.controller.settings.scope for one in agent.shards.leading}
+        assert {line["scope"] for line in lines if line["event"] == "leading"} == led
+
+    with capture_logs() as lines:
+        run(scenario, config(*MODELS))
+    given_back = [line for line in lines if line["event"] == "leadership_given_back"]
+    assert {line["scope"] for line in given_back} == {line["scope"] for line in lines if line["event"] == "leading"}
 
 
 def test_requests_reach_the_shard_of_their_model() -> None:
