@@ -9,7 +9,7 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.queries import status as query
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.reasons import Explanation
-from loadline.core.vocabulary.status import AgentStatus, SharingStatus
+from loadline.core.vocabulary.status import AgentStatus, RaisedAlarm, SharingStatus
 from loadline.wire.messages import ExplainReply
 
 
@@ -73,3 +73,14 @@ def test_explanations_are_sorted_by_time() -> None:
         return ExplainReply([Explanation("m", at_ms, "held", "", {}, (), (), {}) for at_ms in times], shared=True)
 
     assert [one.at_ms for one in merge_explanations([reply(5, 1), reply(4)]).explanations] == [5, 4, 1]
+
+
+def test_an_alarm_that_all_shards_or_agents_raise_is_listed_once() -> None:
+    lost = [replace(A, sharing=None, alarms=(RaisedAlarm("store_went_back", "", "lost", at, 1),)) for at in range(64)]
+    refused = RaisedAlarm("worker_refused", "m", "unknown_pool", 9, 3)
+    one, other = (
+        query.merge_statuses([replace(A, sharing=None, alarms=(refused,)), *shards], 2, ["a", "b"])
+        for shards in (lost, lost[:20])
+    )
+    assert one.alarms == (lost[63].alarms[0], refused)
+    assert merge_agents([one, other]).alarms == one.alarms

@@ -46,5 +46,10 @@ class Alarms(Struct):
 
 
 def newest_alarms(alarms: Iterable[RaisedAlarm]) -> tuple[RaisedAlarm, ...]:
-    """Return as many alarms of several agents or shards as one keeps, newest first."""
-    return tuple(sorted(alarms, key=lambda one: -one.at_ms)[:ALARMS_MAX])
+    """Return as many alarms of several agents or shards as one keeps, newest first.
+
+    Of equal ones only the newest is returned: all of 64 shards report that etcd has lost data, which would leave no
+    room for anything else.
+    """
+    newest = {(one.kind, one.model, one.text): one for one in sorted(alarms, key=lambda one: one.at_ms)}
+    return tuple(sorted(newest.values(), key=lambda one: -one.at_ms)[:ALARMS_MAX])
