@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from loadline import __version__
 from loadline.core.vocabulary.status import SharingStatus
@@ -41,10 +42,15 @@ def agent_findings(bus: BusFacts) -> list[Finding]:
     return found
 
 
-def _sharing_finding(shares: Sequence[SharingStatus]) -> Finding:
-    """Check that agents that share the models lead all of them."""
+def _sharing_finding(shares: Sequence[SharingStatus], answering: AbstractSet[str]) -> Finding:
+    """Check that agents that share the models lead all of them; one that does not answer may lead some."""
     led, shards = {shard for one in shares for shard in one.led}, max(one.shards for one in shares)
     live = first_of(sorted({name for one in shares for name in one.agents}))
+    silent = sorted({name for one in shares for name in one.agents} - answering)
+    if len(led) < shards and silent:
+        problem = f"{shards - len(led)} of {shards} shards are led by nobody who answers; no answer from "
+        remedy = "Check that they run, and that they have the agent.root and the nats.servers of the others."
+        return failed("leader", problem + first_of(silent), remedy)
     if len(led) < shards:
         remedy = "Ask again after a lease; then read in the logs of the agents why they do not lead."
         return failed("leader", f"{shards - len(led)} of {shards} shards have no leader; live agents: {live}", remedy)
@@ -54,7 +60,9 @@ def _sharing_finding(shares: Sequence[SharingStatus]) -> Finding:
 def leader_finding(bus: BusFacts, store: StoreFacts) -> Finding:
     """Check that the models are led, and that their leader renews its lease."""
     shares = [answer.status.sharing for answer in bus.agents if answer.status.sharing is not None]
-    return _sharing_finding(shares) if shares else _single_leader_finding(bus, store)
+    if not shares:
+        return _single_leader_finding(bus, store)
+    return _sharing_finding(shares, {answer.status.agent for answer in bus.agents})
 
 
 def _single_leader_finding(bus: BusFacts, store: StoreFacts) -> Finding:

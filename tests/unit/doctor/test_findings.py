@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from loadline import __version__
 from loadline.adapters.etcd_probe import Lease, MemberStatus
 from loadline.core.vocabulary.samples import WorkerSample
-from loadline.core.vocabulary.status import AgentStatus, DecisionSummary, ModelStatus, TrafficStatus
+from loadline.core.vocabulary.status import AgentStatus, DecisionSummary, ModelStatus, SharingStatus, TrafficStatus
 from loadline.doctor.agents import agent_findings, leader_finding
 from loadline.doctor.bus_facts import AgentAnswer, BusFacts, ReportTimes
 from loadline.doctor.clocks import clock_findings
@@ -96,6 +96,22 @@ def test_the_age_of_the_leaders_lease_is_told() -> None:
     assert found("a", None).verdict == "warning"
     assert found("gone", Lease(7, 10)).verdict == "warning"
     assert leader_finding(bus, StoreFacts()).verdict == "failed"
+
+
+def sharing(name: str, *led: int) -> AgentAnswer:
+    return AgentAnswer(replace(status(name).status, sharing=SharingStatus(3, led, ("a", "b"))), 0)
+
+
+def test_shards_whose_agent_does_not_answer_are_told_from_those_without_a_leader() -> None:
+    def found(*answers: AgentAnswer) -> Finding:
+        return leader_finding(BusFacts(agents=answers), StoreFacts())
+
+    assert found(sharing("a", 0), sharing("b", 1, 2)).verdict == "ok"
+    unled = found(sharing("a", 0), sharing("b", 1))
+    assert (unled.verdict, unled.text) == ("failed", "1 of 3 shards have no leader; live agents: a, b")
+    silent = found(sharing("a", 0))
+    assert (silent.verdict, silent.text) == ("failed", "2 of 3 shards are led by nobody who answers; no answer from b")
+    assert "agent.root" in silent.remedy
 
 
 @pytest.mark.parametrize(("offset_ms", "verdict"), [(1_900, "ok"), (-2_100, "warning"), (60_001, "failed")])
