@@ -167,6 +167,17 @@ def _model_errors(model: ModelKnobs, place: str) -> Iterator[ConfigError]:
     yield from schedule_errors(model, place)
 
 
+def _sharing_warnings(config: Config) -> Iterator[str]:
+    """Yield a warning if a budget over all models leaves nothing to share."""
+    limited = config.fleet.gpu_budget_max is not None or config.fleet.gpu_budget_min
+    if config.sharing.shards > 1 and limited and len(config.models) > 1:
+        key = "gpu_budget_max" if config.fleet.gpu_budget_max is not None else "gpu_budget_min"
+        yield (
+            f"sharing.shards: has no effect with fleet.{key}, which one agent decides for all models. "
+            "Remove it, or divide the budget among the models."
+        )
+
+
 def _agent_warnings(config: Config) -> Iterator[str]:
     if config.http.port and not is_loopback_host(config.http.host):
         page = "" if config.http.token_file else ", and the live page to nobody until token_file is set"
@@ -178,6 +189,7 @@ def _agent_warnings(config: Config) -> Iterator[str]:
         yield "nats.servers: the password is sent over the network unencrypted. Use tls://."
     if config.etcd.user and any(url.startswith("http://") and not is_loopback(url) for url in config.etcd.endpoints):
         yield "etcd.endpoints: the password is sent over the network unencrypted. Use https://."
+    yield from _sharing_warnings(config)
     if config.leadership.retry_ms > _TAKEOVER_MS:
         yield (
             f"leadership.retry_ms: a takeover may be delayed by {config.leadership.retry_ms} ms. "

@@ -19,6 +19,8 @@ from loadline.core.state.settings import ModelKnobs
 from loadline.core.vocabulary.durations import duration
 
 _SECOND_MS: Final = 1_000
+_SHARD_TAKEOVER_MS: Final = 2_000
+"""Time after the end of a lease within which another agent leads its shard."""
 
 
 def describe(config: Config) -> str:
@@ -39,10 +41,15 @@ def describe(config: Config) -> str:
 def _describe_agent(config: Config) -> Iterator[str]:
     agent, http, journal, lead = config.agent, config.http, config.journal, config.leadership
     name = f"Agent {agent.name}" if agent.name else "The agent (named after its host and process ID)"
-    yield f"{name} subscribes to {agent.root}.v1.> on NATS at {', '.join(config.nats.servers)}."
+    shared = config.sharing.shards > 1
+    which = ", to the reports of the models that it leads" if shared else ""
+    yield f"{name} subscribes to {agent.root}.v1.> on NATS at {', '.join(config.nats.servers)}{which}."
     yield f"It stores its state under /loadline/{agent.namespace}/ in etcd at {', '.join(config.etcd.endpoints)}."
+    if shared:
+        yield f"It shares the models, in {config.sharing.shards} shards, with the other agents of this namespace."
+    takeover_ms = lead.lease_ttl_s * _SECOND_MS + (_SHARD_TAKEOVER_MS if shared else lead.retry_ms)
     yield (
-        f"A failed leader is replaced within {duration(lead.lease_ttl_s * _SECOND_MS + lead.retry_ms)}; "
+        f"A failed leader is replaced within {duration(takeover_ms)}; "
         f"a leader stops deciding {duration(lead.margin_ms)} before its lease may expire."
     )
     if not agent.only:

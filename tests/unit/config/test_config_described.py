@@ -3,7 +3,7 @@
 import pytest
 
 from loadline.config import describe, parse
-from tests.support.config_texts import AGGREGATED, BASE, BY_THRESHOLD, DECODE, FIXED, model
+from tests.support.config_texts import AGGREGATED, BASE, BY_THRESHOLD, DECODE, FIXED, config_warnings, model
 
 
 @pytest.mark.parametrize(
@@ -101,3 +101,26 @@ def test_describe_covers_the_budget_of_all_models() -> None:
     assert "All models together" not in describe(parse(BASE, "x"))
     described = describe(parse(f"[fleet]\ngpu_budget_max = 9\ngpu_budget_min = 3\n{BASE}", "x"))
     assert "All models together: at least 3 and at most 9 GPUs." in described
+
+
+def test_agents_that_share_the_models_are_described() -> None:
+    text = "[sharing]\nshards = 8\n[leadership]\nlease_ttl_s = 5\n"
+    described = describe(parse(text + BASE, "x"))
+    assert "It shares the models, in 8 shards, with the other agents of this namespace." in described
+    assert "A failed leader is replaced within 7 s; " in described
+    assert "to the reports of the models that it leads." in described
+    alone = describe(parse(text.replace("8", "1") + BASE, "x"))
+    assert "shares the models" not in alone
+    assert "A failed leader is replaced within 5.5 s; " in alone
+
+
+@pytest.mark.parametrize("key", ["gpu_budget_max", "gpu_budget_min"])
+def test_a_budget_that_leaves_nothing_to_share_is_warned_of(key: str) -> None:
+    def warned(shards: int, *more: str) -> list[str]:
+        text = f"[sharing]\nshards = {shards}\n[fleet]\n{key} = 16\n{BASE}{''.join(more)}"
+        return [warning for warning in config_warnings("", base=text) if warning.startswith("sharing.")]
+
+    second = model("", AGGREGATED + "\nreplicas_max = 64")
+    assert warned(8) == warned(1, second) == []
+    (warning,) = warned(8, second)
+    assert warning.startswith(f"sharing.shards: has no effect with fleet.{key}, which one agent decides for all models")
