@@ -2,7 +2,6 @@
 
 from typing import get_args
 
-import msgspec
 import pytest
 
 from loadline.core.controller import HANDLERS
@@ -36,7 +35,7 @@ from loadline.core.vocabulary.events import (
     WorkerDrained,
 )
 from loadline.core.vocabulary.samples import RegisteredWorker
-from tests.support.controller_harness import READ_AT, ControllerHarness, leading, make_settings
+from tests.support.controller_harness import READ_AT, ControllerHarness, leading
 from tests.support.controller_world import scaler_answer
 from tests.support.fleet_harness import sample
 
@@ -237,23 +236,6 @@ def test_no_commit_after_the_deadline_of_the_lease(harness: ControllerHarness) -
     harness.now = harness.controller.state.leadership.deadline_ms
     report = [LoadReported("m", "decode", name, 1, [sample(99, 1.0)]) for name in ("a", "b")]
     assert commits(harness.handle(*report)) == 0
-
-
-def test_after_a_takeover_a_shrink_waits_for_the_warm_up() -> None:
-    settings = make_settings()
-    warm = msgspec.structs.replace(settings.models[0].effective_guardrails, warm_up_ms=20_000)
-    models = tuple(msgspec.structs.replace(model, guardrails=warm) for model in settings.models)
-    harness = ControllerHarness(msgspec.structs.replace(settings, models=models))
-    harness.handle(BusConnectionChanged(connected=True), RegistryRead([]))
-    harness.register("a", "b")
-    harness.become_leader()
-    harness.advance(40)
-    harness.lose_lease()
-    harness.kv["m"] = 0.1
-    harness.advance(40)
-    harness.become_leader()
-    assert commits(harness.advance(19)) == 0, "the agent had data before, but leads only since now"
-    assert commits(harness.advance(2)) == 1
 
 
 def test_a_fenced_commit_is_followed_by_a_read(harness: ControllerHarness) -> None:

@@ -147,6 +147,21 @@ def adopt(turn: Turn, decision: Decision) -> None:
     turn.mark_changed(decision.model)
 
 
+def adopt_changes(turn: Turn, decision: Decision) -> None:
+    """Record when a former leader changed pools, which this one has not seen: cooldowns outlive a leader."""
+    pools = turn.state.fleet.models[decision.model].pools
+    changed_at_ms = min(decision.issued_at_ms, turn.now)  # the clock of that leader may be ahead
+    for target in decision.targets:
+        pool = pools.get(target.pool)
+        if pool is None or pool.decided is not None:
+            continue
+        if target.replicas > target.previous:
+            # When its workers were ready is unknown, and no start-up time is measured from here.
+            pool.scaled_up_at_ms = pool.target_reached_at_ms = changed_at_ms
+        elif target.replicas < target.previous:
+            pool.scaled_down_at_ms = changed_at_ms
+
+
 def adopt_in_new_pools(turn: Turn, model: str) -> None:
     """Make the counts of the decision in force the decided counts of pools that have none, unless it failed."""
     entry, pools = turn.state.ledger.entries.get(model), turn.state.fleet.models[model].pools

@@ -30,6 +30,7 @@ def decisions_read(turn: Turn, event: DecisionsRead) -> list[Effect]:
         state.fleet.models[model].reconcile = True  # a new decision, since the next leader knows only the stored one
     for decision in state.ledger.load(valid, event.revision, turn.now):
         removed_pools.forget(state.fleet.models[decision.model], decision.epoch)
+        decisions.adopt_changes(turn, decision)
         decisions.adopt(turn, decision)
         if not decisions.within_bounds(state, decision):
             decisions.withdraw(state, decision.model, turn.now)
