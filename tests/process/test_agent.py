@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -25,12 +25,6 @@ from tests.waiting import SCENARIO_S, until, until_true
 pytestmark = pytest.mark.process
 
 Scenario = Callable[[AgentFleet], Awaitable[None]]
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as agent_fleet:
-        yield agent_fleet
 
 
 def start(rig: Rig, name: str = "a", *, lease_ttl_s: int = LEASE_TTL_S) -> ChildAgent:

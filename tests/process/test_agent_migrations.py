@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -45,12 +44,6 @@ role = "decode"
 replicas_min = 1
 replicas_max = 8
 """
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as new_fleet:
-        yield new_fleet
 
 
 @pytest.fixture

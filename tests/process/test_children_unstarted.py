@@ -1,8 +1,6 @@
 """An agent whose child processes cannot start says so, and goes on without them."""
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -20,12 +18,6 @@ import os, sys
 if sys.orig_argv[1:3] == ["-P", "-m"] and sys.orig_argv[3].startswith("loadline.adapters."):
     os._exit(1)
 """
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as new_rig:
-        yield new_rig
 
 
 def test_children_that_cannot_start_are_one_alarm_each(rig: Rig) -> None:

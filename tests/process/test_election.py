@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -24,12 +23,6 @@ MARGIN_S = 1
 """``leadership.margin_ms`` of the agents."""
 SLACK_S = 30
 """Time limit on a busy machine."""
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as agent_fleet:
-        yield agent_fleet
 
 
 def start(rig: Rig, name: str) -> ChildAgent:

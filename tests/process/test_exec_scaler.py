@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -52,12 +51,6 @@ ps) seq "$(cat "$STATE/$last" 2>/dev/null || echo 0)" ;;
 up) echo "${6#*=}" >"$STATE/$last" ;;
 esac
 """
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as agent_fleet:
-        yield agent_fleet
 
 
 def write_config(rig: Rig) -> Path:

@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
@@ -22,12 +22,6 @@ pytestmark = pytest.mark.process
 Restart = Callable[[], Awaitable[None]]
 # Each scale-down removes one worker, and the prefill pool keeps its one.
 BOUNDED = MODELS.replace("replicas_max = 9", "replicas_min = 2\nreplicas_max = 4") + "replicas_max = 1\n"
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as agent_fleet:
-        yield agent_fleet
 
 
 class GroupController:

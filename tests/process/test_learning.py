@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -25,12 +24,6 @@ from tests.waiting import SCENARIO_S, until, until_async
 pytestmark = pytest.mark.process
 
 KEY = Keys("default").learned(MODEL)
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as agent_fleet:
-        yield agent_fleet
 
 
 def start(rig: Rig, name: str) -> ChildAgent:

@@ -3,9 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 import nats
@@ -41,12 +39,6 @@ RECORDS = [
     WorkerRecord("m", "decode", name, "decode", 1, kv_blocks_total=BLOCKS, block_size_tokens=16)
     for name in ("d1", "d2")
 ]
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as new_rig:
-        yield new_rig
 
 
 def start(rig: Rig, name: str, models: str, only: str = "") -> ChildAgent:

@@ -3,7 +3,6 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -19,12 +18,6 @@ pytestmark = pytest.mark.process
 
 STARTED = {"prefill": ["prefill-1", "prefill-2"], "decode": ["decode-1", "decode-2"]}
 MOVED = {"prefill": ["prefill-1"], "decode": ["decode-1", "decode-2", "prefill-2"]}
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as agent_fleet:
-        yield agent_fleet
 
 
 def agent_config(rig: Rig, **counts: int) -> str:

@@ -3,7 +3,6 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,6 @@ from tests.waiting import SCENARIO_S, until
 pytestmark = pytest.mark.process
 
 COMMAND = [sys.executable, "-m", "loadline", "scaler", "observed"]
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as agent_fleet:
-        yield agent_fleet
 
 
 def state(agent_fleet: AgentFleet) -> str:

@@ -5,7 +5,6 @@ import contextlib
 import re
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,12 +22,6 @@ pytestmark = pytest.mark.process
 BURST = 20_000
 SCRAPES, CONNECTIONS = 300, 30
 GROWTH_KB_MAX = 60_000
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as agent_fleet:
-        yield agent_fleet
 
 
 def burst(rig: Rig, subject: str, payload: bytes) -> None:

@@ -2,8 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -21,12 +20,6 @@ name = "other"
 name = "main"
 role = "aggregated"
 """
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as agent_fleet:
-        yield agent_fleet
 
 
 def text(rig: Rig, models: str, name: str = "a", interval_ms: int = 50) -> str:

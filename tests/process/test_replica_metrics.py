@@ -1,9 +1,8 @@
 """Replica metrics of real agents during silence, a takeover and a restart."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -40,12 +39,6 @@ NAMES = ("loud", "mute")
 REPORT_S = 0.1
 
 Series = dict[tuple[str, str], float]
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as new_rig:
-        yield new_rig
 
 
 def start(rig: Rig, name: str) -> ChildAgent:

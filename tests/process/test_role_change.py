@@ -1,8 +1,6 @@
 """Worker that takes the other role: its key moves in a real etcd, and a real agent counts it in the other pool."""
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -11,12 +9,6 @@ from tests.support.agents import AgentFleet, assert_replays, config, fleet
 from tests.waiting import SCENARIO_S, until
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as agent_fleet:
-        yield agent_fleet
 
 
 def members(agents: AgentFleet) -> dict[str, list[str]]:

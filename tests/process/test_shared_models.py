@@ -3,9 +3,7 @@
 import asyncio
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import pytest
 
@@ -30,12 +28,6 @@ MODELS = [f"m{number}" for number in range(6)]
 SHARDS = 8
 LEASE_TTL_S = 10
 """Long enough that no lease lapses on a busy machine."""
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as agent_fleet:
-        yield agent_fleet
 
 
 def start(rig: Rig, name: str) -> ChildAgent:

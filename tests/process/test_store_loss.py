@@ -1,9 +1,8 @@
 """A store that loses its data, or is restored from a backup, under agents, workers and a scaler that live on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
@@ -20,12 +19,6 @@ from tests.waiting import SCENARIO_S, until
 pytestmark = pytest.mark.process
 
 ALARM = '"kind": "store_went_back"'
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as running:
-        yield running
 
 
 def start(rig: Rig, name: str) -> ChildAgent:

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -32,12 +31,6 @@ def _filter_can_be_installed() -> None:
     if done.returncode == syscall_filter.REFUSED:
         pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stderr
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as new_rig:
-        yield new_rig
 
 
 @pytest.mark.parametrize("call", ["os.nice(1)", "os.sched_setaffinity(0, {0})", "os.chown('/', -1, -1)"])

@@ -1,6 +1,5 @@
 """An agent that writes TensorBoard event files while it decides."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,6 @@ from tests.waiting import until_true
 
 pytest.importorskip("tensorboardX")
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as running:
-        yield running
 
 
 def test_an_agent_writes_a_run_of_each_model(rig: Rig, tmp_path: Path) -> None:

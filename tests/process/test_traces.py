@@ -6,7 +6,6 @@ import itertools
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import nats
@@ -60,12 +59,6 @@ def traces() -> Iterator[Collector]:
     server.shutdown()
     thread.join()
     server.server_close()
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as running:
-        yield running
 
 
 def attributes(span: Any) -> dict[str, Any]:

@@ -1,8 +1,6 @@
 """Scaler that refuses victims which its platform would not remove, with a real agent and workers that drain."""
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -17,12 +15,6 @@ from tests.support.agents import MODEL, MODELS, AgentFleet, config, fleet
 from tests.waiting import SCENARIO_S, until
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as agent_fleet:
-        yield agent_fleet
 
 
 async def set_paused(rig: Rig, *, paused: bool) -> None:

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,6 @@ from tests.support.children import events_in, forecasting, write_past
 from tests.waiting import until_true
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as new_rig:
-        yield new_rig
 
 
 def fitted(journal: Path) -> list[ForecastFitted]:
