@@ -59,7 +59,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=30.0,
         metavar="S",
-        help="time limit of a fit, in seconds (default: %(default)s)",
+        help="time limit of a fit, in seconds (default: %(default)g)",
     )
     output_files.arguments(parser)
     add("--quiet", action="store_true", help="do not show progress")

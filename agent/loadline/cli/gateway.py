@@ -47,8 +47,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="name in traffic reports, its own for each gateway (default: <host name>-<port>)",
     )
-    add("--ttft-ms", type=positive, help="TTFT objective, to report attainment; with --itl-ms (default: of --config)")
-    add("--itl-ms", type=positive, help="ITL objective, to report attainment; with --ttft-ms (default: of --config)")
+    add(
+        "--ttft-ms",
+        type=positive,
+        metavar="MS",
+        help="TTFT objective, to report attainment; with --itl-ms (default: of --config)",
+    )
+    add(
+        "--itl-ms",
+        type=positive,
+        metavar="MS",
+        help="ITL objective, to report attainment; with --ttft-ms (default: of --config)",
+    )
     _limit_arguments(parser)
     connection_arguments(
         parser, "read servers, logins, root, namespace, models and objectives from the agent's configuration"
@@ -61,30 +71,35 @@ def _limit_arguments(parser: argparse.ArgumentParser) -> None:
         "--held-max",
         type=whole_number(_HELD_MAX),
         default=1_000,
+        metavar="N",
         help="requests of a model that wait (default: %(default)s)",
     )
     add(
         "--held-bytes-max",
         type=whole_number(_HELD_BYTES_MAX),
         default=268_435_456,
+        metavar="BYTES",
         help="bytes of the bodies of these requests (default: %(default)s)",
     )
     add(
         "--hold-s",
         type=positive,
         default=300.0,
+        metavar="S",
         help="time that a request waits for a worker, then it gets 503 (default: %(default)g)",
     )
     add(
         "--stall-s",
         type=positive,
         default=60.0,
+        metavar="S",
         help="time for which an engine may send nothing but comments once it streams tokens, then another one continues"
         " the stream; if none can, ten times as long without any byte (default: %(default)g)",
     )
     add(
         "--first-byte-s",
         type=positive,
+        metavar="S",
         help="time that an engine has until the first byte of an answer, then the request gets 504; that of an answer"
         " which is not streamed comes after its whole generation (default: no limit)",
     )
@@ -92,6 +107,7 @@ def _limit_arguments(parser: argparse.ArgumentParser) -> None:
         "--body-bytes-max",
         type=whole_number(_BODY_BYTES_MAX),
         default=33_554_432,
+        metavar="BYTES",
         help="largest body of a request (default: %(default)s)",
     )
 

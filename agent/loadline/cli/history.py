@@ -44,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``history``; those of the connection are common to all commands that ask an agent."""
     add = parser.add_argument
     add("--journal", type=Path, metavar="PATH", help="read a journal, a folder or one segment, instead of an agent")
-    add("--model", type=name, default="", help="only this model")
+    add("--model", type=name, default="", metavar="NAME", help="only this model")
     add("--since", type=since, default=0, metavar="WHEN", help="only what ended since: 30m, 1h, 2d or an ISO 8601 time")
     add("--quiet", action="store_true", help="do not show progress")
     other = output.arguments(parser, "csv")

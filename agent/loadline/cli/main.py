@@ -93,11 +93,11 @@ def parser() -> argparse.ArgumentParser:
     _config(add("step", "step.step", "Drive the agent from your own simulator: JSON lines on stdin and stdout."))
     drain = _remote(add("drain", "remote.drain", "Drain one worker and take it out of service."))
     for name in ("model", "pool", "worker"):
-        drain.add_argument(name, type=required_name, help=f"name of the {name}")
+        drain.add_argument(name, type=required_name, metavar=name.upper(), help=f"name of the {name}")
     for name in ("pause", "resume"):
         text = f"{name.capitalize()} scaling decisions and migrations for a model."
         _remote_agent(add(name, f"remote.{name}", text)).add_argument(
-            "model", type=required_name, help="name of the model"
+            "model", type=required_name, metavar="MODEL", help="name of the model"
         )
     add("source", "source.source", "Bring the figures of another system's engines and routers to the agent.")
     add("scaler", "scaler.scaler", "Apply the agent's decisions.")
@@ -115,7 +115,7 @@ def _explain(parser: argparse.ArgumentParser) -> None:
         metavar="DECISION-ID",
         help="decision to explain (default: the newest)",
     )
-    parser.add_argument("--model", type=name_option, default="", help="explain only this model")
+    parser.add_argument("--model", type=name_option, default="", metavar="NAME", help="explain only this model")
     parser.add_argument("--journal", type=Path, metavar="PATH", help="read a journal instead of asking an agent")
 
 

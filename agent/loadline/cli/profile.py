@@ -56,7 +56,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--ttft-ms", type=float, default=500.0, metavar="MS", help="TTFT objective of the suggestion (default: 500)")
     add("--itl-ms", type=float, default=50.0, metavar="MS", help="ITL objective of the suggestion (default: 50)")
     add("--prefix-reuse", type=float, default=0.0, metavar="RATIO", help="part of prompts in the prefix cache, 0 to 1")
-    add("--model", default="", help="name of the served model (default: the only one)")
+    add("--model", default="", metavar="NAME", help="name of the served model (default: the only one)")
     add("--api-key-file", type=Path, metavar="FILE", help="file with the bearer token")
     add("--max-context", type=int, metavar="TOKENS", help="longest prompt with its output (default: the model's)")
     add("--max-concurrency", type=int, default=_BATCH_MAX, metavar="N", help="largest batch (default: 256)")

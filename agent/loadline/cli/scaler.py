@@ -103,7 +103,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
     def add(name: str, text: str) -> argparse.ArgumentParser:
-        action = actions.add_parser(name, help=text, description=text)
+        action = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         _add_options(action)
         return action
 
@@ -112,8 +112,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     _add_wait(add("status", "print the replicas of each pool"))
     for name, text in _WITH_POOL.items():
         action = add(name, text)
-        action.add_argument("model", help="name of the model")
-        action.add_argument("pool", help="name of the pool")
+        action.add_argument("model", metavar="MODEL", help="name of the model")
+        action.add_argument("pool", metavar="POOL", help="name of the pool")
         action.add_argument("count", metavar="N", type=whole_number(WORKERS_MAX, 0), help="number of replicas")
         _add_wait(action)
 

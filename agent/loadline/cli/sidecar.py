@@ -31,23 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EXAMPLES
     add = parser.add_argument
-    add("--engine", choices=sorted(ENGINES), default="vllm", help="engine (default: %(default)s)")
-    add("--url", type=_url, default="http://127.0.0.1:8000", help="HTTP API of the engine (default: %(default)s)")
-    add("--advertise", type=_url, default="", metavar="URL", help="HTTP API as routers reach it (default: --url)")
-    add("--model", type=name, default="", help="name of the model (default: the one that the engine serves)")
-    add("--pool", type=name, default="", help="name of the pool (default: the role)")
-    add("--role", choices=get_args(Role), default="aggregated", help="role of the worker (default: %(default)s)")
-    add("--worker", type=name, default="", help="unique name of the worker (default: host name and port)")
-    add("--gpus", type=whole_number(COUNT_MAX), default=1, help="GPUs that the engine occupies (default: %(default)s)")
-    add("--accelerator", type=name, default="", help="type of the GPUs, such as h100")
-    add("--node", type=name, default="", help="machine (default: host name)")
-    add("--unit", type=name, default="", help="group of workers that fails together")
-    add(
-        "--max-batch-requests",
-        type=whole_number(COUNT_MAX),
-        metavar="N",
-        help="largest batch (default: what engine or command tell)",
-    )
+    _description_arguments(parser)
     add(
         "--report-traffic",
         action="store_true",
@@ -60,13 +44,53 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="time for running requests to end when the sidecar is stopped (default: %(default)g)",
     )
-    connection_arguments(parser, "read [nats], [etcd], agent.root and agent.namespace")
+    connection_arguments(parser, "read servers, logins, root and namespace from the agent's configuration")
     add(
         "--pid",
         type=whole_number(PID_MAX),
-        help="process of a running engine, which then is ended when it is drained, as one that was started here",
+        help="process of a running engine, to end it once it is drained, as an engine of -- COMMAND",
     )
     add("engine_command", nargs="*", metavar="-- COMMAND", help="start this engine, and end it when it is drained")
+
+
+def _description_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that describe the engine and its worker."""
+    add = parser.add_argument
+    add("--engine", choices=sorted(ENGINES), default="vllm", help="engine (default: %(default)s)")
+    add("--url", type=_url, default="http://127.0.0.1:8000", help="HTTP API of the engine (default: %(default)s)")
+    add("--advertise", type=_url, default="", metavar="URL", help="HTTP API as routers reach it (default: --url)")
+    add(
+        "--model",
+        type=name,
+        default="",
+        metavar="NAME",
+        help="name of the model (default: the one that the engine serves)",
+    )
+    add("--pool", type=name, default="", metavar="NAME", help="name of the pool (default: the role)")
+    add("--role", choices=get_args(Role), default="aggregated", help="role of the worker (default: %(default)s)")
+    add(
+        "--worker",
+        type=name,
+        default="",
+        metavar="NAME",
+        help="unique name of the worker (default: host name and port)",
+    )
+    add(
+        "--gpus",
+        type=whole_number(COUNT_MAX),
+        default=1,
+        metavar="N",
+        help="GPUs that the engine occupies (default: %(default)s)",
+    )
+    add("--accelerator", type=name, default="", metavar="NAME", help="type of the GPUs, such as h100")
+    add("--node", type=name, default="", metavar="NAME", help="machine (default: host name)")
+    add("--unit", type=name, default="", metavar="NAME", help="group of workers that fails together")
+    add(
+        "--max-batch-requests",
+        type=whole_number(COUNT_MAX),
+        metavar="N",
+        help="largest batch (default: as the engine or its command says)",
+    )
 
 
 def sidecar(options: argparse.Namespace) -> int:

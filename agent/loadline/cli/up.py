@@ -38,19 +38,33 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default="disaggregated",
         help="separate prefill and decode pools, or one aggregated pool (default: %(default)s)",
     )
-    add("--speed", type=_speed, default=defaults.SPEED, help="virtual seconds per second (default: %(default)g)")
+    add(
+        "--speed",
+        type=_speed,
+        default=defaults.SPEED,
+        metavar="X",
+        help="virtual seconds per second (default: %(default)g)",
+    )
     add(
         "--load",
         type=whole_number(COUNT_MAX),
         default=defaults.LOAD,
+        metavar="N",
         help="superposed copies of the trace (default: %(default)s)",
     )
     add(
         "--agents",
         type=whole_number(COUNT_MAX),
         default=1,
+        metavar="N",
         help="number of agents, of which one leads (default: %(default)s)",
     )
+    _server_arguments(parser)
+
+
+def _server_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of servers, names, page and files."""
+    add = parser.add_argument
     add("--attach-nats", default="", metavar="URL", help="use a running NATS server instead of starting one")
     add("--attach-etcd", default="", metavar="URL", help="use a running etcd instead of starting one")
     add(
@@ -65,6 +79,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--http-port",
         type=whole_number(65_535, minimum=0),
+        metavar="PORT",
         default=0,
         help="port of the first agent's live page (default: a free one)",
     )
