@@ -18,7 +18,7 @@ from loadline.client.streams import StopStream, StreamSubjects
 from loadline.client.streams.engine import REPORT_INTERVAL_S
 from loadline.client.worker_registry import WorkerRegistry
 from loadline.core.vocabulary.events import LoadReported
-from loadline.errors import LoadlineError
+from loadline.errors import ConfigError
 from loadline.gateway import headers
 from loadline.gateway.api_request import CHAT, COMPLETIONS, ApiRequest, Endpoint, read_request
 from loadline.gateway.backends import Backends
@@ -33,6 +33,7 @@ from loadline.gateway.stream_session import StreamSession
 from loadline.gateway.traffic import Measured, ModelTraffic
 from loadline.gateway.whole_answer import answer_whole
 from loadline.ports import Bus
+from loadline.toml.regular_file import os_error_text
 from loadline.wire.codec import Codec, Rejected, decode_as, encode
 from loadline.wire.subjects import Subjects, encode_token
 
@@ -144,7 +145,7 @@ async def run(options: GatewayOptions, stop: asyncio.Event, on_listening: Callab
         on_listening: Called with the address once it accepts connections.
 
     Raises:
-        LoadlineError: The address cannot be used.
+        ConfigError: The address cannot be used.
     """
     metrics = GatewayMetrics()
     async with AsyncExitStack() as stack:
@@ -174,7 +175,8 @@ async def run(options: GatewayOptions, stop: asyncio.Event, on_listening: Callab
         try:
             await web.TCPSite(runner, options.host, options.port).start()
         except OSError as error:
-            raise LoadlineError(f"cannot listen on {options.host}:{options.port}: {error}") from error
+            problem = f"cannot listen on {options.host}:{options.port} ({os_error_text(error)})"
+            raise ConfigError("--listen", problem, "Name another address or port.") from error
         if runner.server is not None:
             await stack.enter_async_context(running(gateway.idle.run(runner.server), "idle connections"))
         on_listening(*runner.addresses[0][:2])
