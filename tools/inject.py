@@ -30,6 +30,7 @@ import msgspec
 
 from loadline.adapters.logs import configure
 from loadline.adapters.nats_bus import NatsBus
+from loadline.cli.option_types import positive
 from loadline.core.vocabulary.samples import TrafficSample, WorkerRecord, WorkerSample
 from loadline.core.vocabulary.scalars import Role
 from loadline.demo.field_options import add_field_options, field_values, flag_of, number_fields
@@ -51,13 +52,6 @@ SHAPED: Final = {
     flag_of(name): (name, kind) for name, kind in number_fields(WorkerSample, {"sequence", "timestamp_ms"}).items()
 }
 """Fields of a sample that may vary over time, by option, with their types."""
-
-
-def positive(text: str) -> float:
-    """Parse a finite number above 0, for argparse."""
-    if not 0 < (value := float(text)) < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
-    return value
 
 
 def parser() -> argparse.ArgumentParser:

@@ -13,8 +13,8 @@ import socket
 import statistics
 import time
 
-from tools.bench.harness import options, percentile, progress, result
-from tools.bench.reaction import FIRST_S, MODELS, PER_SECOND, WORKERS, format_times, react, reporting_fleet
+from tools.bench.harness import format_times, options, percentile, progress, result
+from tools.bench.reaction import FIRST_S, MODELS, PER_SECOND, WORKERS, react, reporting_fleet
 
 MESSAGES = 20_000
 BURSTS = MODELS // PER_SECOND

@@ -297,6 +297,11 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
+def format_times(times_ms: Sequence[float]) -> str:
+    """Format p50 and p99."""
+    return f"p50 {percentile(times_ms, 0.5):.2f} ms, p99 {percentile(times_ms, 0.99):.2f} ms"
+
+
 def command_line(text: str | None) -> argparse.ArgumentParser:
     """Return the parser of the command line that benchmarks have in common."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -10,7 +10,6 @@ which publishes the samples and acts as the workers. The baseline is an echo ove
 
 import asyncio
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +22,7 @@ from loadline.rig.rig import Rig
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import LoadReport, MigrateCommand, MigrateReply, MigrationReport
 from loadline.wire.subjects import Subjects
-from tools.bench.harness import ProbedProcess, options, percentile, progress, result, rig, subscriber
+from tools.bench.harness import ProbedProcess, format_times, options, percentile, progress, result, rig, subscriber
 
 WORKERS: Final = 100
 AT_ONCE: Final = 50
@@ -199,11 +198,6 @@ def main() -> None:
         every = [ms for one in found for ms in one[name]]
         p99, mean = round(percentile(every, 0.99), 3), round(sum(every) / len(every), 3)
         result(f"move, {name}", "ms", [percentile(one[name], 0.5) for one in found], echoes, p99=p99, mean=mean)
-
-
-def format_times(times_ms: Sequence[float]) -> str:
-    """Format p50 and p99."""
-    return f"p50 {percentile(times_ms, 0.5):.2f} ms, p99 {percentile(times_ms, 0.99):.2f} ms"
 
 
 if __name__ == "__main__":

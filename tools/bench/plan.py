@@ -47,7 +47,6 @@ SPACING_MS: Final = 2
 POINTS: Final = 500
 """Intervals in the history of each model."""
 INTERVAL_MS: Final = 30_000
-TTL_S: Final = 10
 BLOCKS: Final = 20_000
 BLOCK_TOKENS: Final = 16
 BOUNDS: Final = tuple(float(2**power) for power in range(5, 17))

@@ -14,7 +14,7 @@ which acknowledges a write once it is on the disk of TMPDIR: a stall of that dis
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import nats
@@ -28,6 +28,7 @@ from tools.bench.harness import (
     BenchFleet,
     RawPublisher,
     agent,
+    format_times,
     options,
     percentile,
     progress,
@@ -177,11 +178,6 @@ def measure(planner: str, rounds: int) -> None:
         progress(f"{planner}, round {number}/{rounds}: {times}")
     p99, bare_p99 = (round(percentile(times, 0.99), 3) for times in (measured, baseline))
     result(f"reaction of {planner}", "ms", p50s, bare_p50s, p99=p99, baseline_p99=bare_p99, reactions=len(measured))
-
-
-def format_times(times_ms: Sequence[float]) -> str:
-    """Format p50 and p99."""
-    return f"p50 {percentile(times_ms, 0.5):.2f} ms, p99 {percentile(times_ms, 0.99):.2f} ms"
 
 
 if __name__ == "__main__":

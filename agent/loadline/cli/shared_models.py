@@ -1,10 +1,10 @@
 """Answers of agents that share the models, merged into one: each answers for the models that it leads."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from loadline.core.queries.status import sum_counts
 from loadline.core.state.alarms import newest_alarms
 from loadline.core.vocabulary.status import AgentStatus, ModelStatus, SharingStatus
 from loadline.wire.messages import ExplainReply
@@ -26,8 +26,8 @@ def merge_agents(agents: Sequence[AgentStatus]) -> AgentStatus:
         leading=any(agent.leading for agent in agents),
         epoch=max(agent.epoch for agent in agents),
         models=tuple(models[name] for name in sorted(models)),
-        rejected=_sum([agent.rejected for agent in agents]),
-        counters=_sum([agent.counters for agent in agents]),
+        rejected=sum_counts(agent.rejected for agent in agents),
+        counters=sum_counts(agent.counters for agent in agents),
         gpus=next((agent.gpus for agent in agents if agent.gpus is not None), None),
         supplies=tuple({one.supply: one for agent in agents for one in agent.supplies}.values()),
         sharing=SharingStatus(first.sharing.shards, tuple(led), tuple(live)),
@@ -40,10 +40,3 @@ def merge_explanations(replies: Sequence[ExplainReply]) -> ExplainReply:
     explanations = sorted((one for reply in replies for one in reply.explanations), key=lambda one: -one.at_ms)
     migrations = sorted((one for reply in replies for one in reply.migrations), key=lambda one: one.model)
     return ExplainReply(explanations, migrations, shared=True)
-
-
-def _sum(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for one in counts:
-        total.update(one)
-    return dict(sorted(total.items()))

@@ -98,10 +98,10 @@ class HandoverBus:
         Returns:
             A function that ends the answers.
         """
-        end_rooms = await self._bus.answer(self._subject("room", worker), _answering(RoomRequest, answer_room))
+        end_rooms = await self._bus.answer(self._subject("room", worker), reply_handler(RoomRequest, answer_room))
         end_handovers = await self._bus.answer(
             self._subject("handover", worker),
-            _answering(HandoverRequest, answer_handover),
+            reply_handler(HandoverRequest, answer_handover),
             concurrent_max=_HANDOVERS_MAX,
         )
 
@@ -117,7 +117,7 @@ class HandoverBus:
         async def answer(message: ClaimRequest) -> ClaimReply:
             return answer_claim(message)
 
-        await self._bus.answer(self._subject("claim", frontend), _answering(ClaimRequest, answer))
+        await self._bus.answer(self._subject("claim", frontend), reply_handler(ClaimRequest, answer))
 
     def _subject(self, kind: str, name: str) -> str:
         return f"{self._prefix}.{kind}.{encode_token(name)}"
@@ -131,10 +131,15 @@ class HandoverBus:
         return None if isinstance(reply, Rejected) else reply
 
 
-def _answering(kind: type[_Q], answer: Callable[[_Q], Awaitable[Struct | None]]) -> RequestHandler:
-    async def answered(payload: bytes) -> bytes | None:
+def reply_handler(kind: type[_Q], answer: Callable[[_Q], Awaitable[Struct | None]]) -> RequestHandler:
+    """Return a handler that decodes requests of this type and encodes the reply.
+
+    It sends no reply if ``answer`` returns None, because the request is for another process, or if it is malformed.
+    """
+
+    async def handle(payload: bytes) -> bytes | None:
         message = decode_as(kind, payload)
         reply = None if isinstance(message, Rejected) else await answer(message)
         return None if reply is None else encode(reply)
 
-    return answered
+    return handle

@@ -83,8 +83,8 @@ def merge_statuses(shards: Sequence[AgentStatus], populated: int, live_agents: S
         epoch=max((one.epoch for one in leading), default=0),
         leader=first.agent if led else "",
         models=tuple(sorted((model for one in leading for model in one.models), key=lambda model: model.model)),
-        rejected=_sums(one.rejected for one in shards),
-        counters=_sums(one.counters for one in shards),
+        rejected=sum_counts(one.rejected for one in shards),
+        counters=sum_counts(one.counters for one in shards),
         gpus=next((one.gpus for one in leading if one.gpus is not None and one.models), None),
         supplies=tuple(sorted((supply for one in leading for supply in one.supplies), key=lambda one: one.supply)),
         sharing=SharingStatus(populated, led, tuple(live_agents)),
@@ -92,7 +92,8 @@ def merge_statuses(shards: Sequence[AgentStatus], populated: int, live_agents: S
     )
 
 
-def _sums(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+def sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Add counts up by name."""
     total: Counter[str] = Counter()
     for one in counts:
         total.update(one)

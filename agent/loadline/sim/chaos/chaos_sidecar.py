@@ -70,7 +70,7 @@ class ChaosSidecar:
         self._end_worker()
 
     def crash(self, down_ms: float) -> None:
-        """Kill the process of the sidecar; its engine goes on, and another sidecar is started after a time."""
+        """Kill the process of the sidecar; its engine keeps running, and another sidecar is started after a time."""
         self._down_until_ms = self._timeline.now_ms + down_ms
         self._end_worker()
         self.worker = None

@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from loadline.client.handover.bus import reply_handler
 from loadline.client.handover.messages import ClaimReply, ClaimRequest
 from loadline.client.handover.ownership import RequestOwners
 from loadline.errors import BusUnavailable
@@ -88,9 +89,7 @@ class ChaosFrontend:
         self._polling: set[WorkerInstance] = set()
         for model in sorted({model for model, _ in pools}):
             VirtualTask(handover_bus(self.connection).serve_frontend(model, self._answer_claim))
-            VirtualTask(
-                self.connection.answer(ended_subject(model), peers.reply_handler(RequestEnded, self._answer_ended))
-            )
+            VirtualTask(self.connection.answer(ended_subject(model), reply_handler(RequestEnded, self._answer_ended)))
         self._schedule_arrival()
         timeline.call_later(_POLL_MS, self._poll_workers)
 

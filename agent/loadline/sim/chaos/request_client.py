@@ -4,6 +4,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from loadline.client.handover.bus import reply_handler
 from loadline.errors import BusUnavailable
 from loadline.sim.engine import EngineEvent, Request
 from loadline.sim.world import peers
@@ -74,8 +75,8 @@ class RequestClient:
         self._tasks: list[VirtualTask] = []
         port, name = worker.peers, worker.record.worker
         for subject, answer in {
-            submit_subject(name): peers.reply_handler(SubmitRequest, self._answer_submit),
-            held_subject(name): peers.reply_handler(HeldRequestsQuery, self._answer_held),
+            submit_subject(name): reply_handler(SubmitRequest, self._answer_submit),
+            held_subject(name): reply_handler(HeldRequestsQuery, self._answer_held),
         }.items():
             VirtualTask(port.answer(subject, answer))
 

@@ -36,7 +36,7 @@ def engine_restarts(injector: FaultInjector, fault: Fault) -> Undo:
 
 
 def sidecar_dies(injector: FaultInjector, fault: Fault) -> Undo:
-    """Kill one sidecar, and start another one for the same engine, which goes on."""
+    """Kill one sidecar, and start another one for the same engine, which keeps running."""
     for sidecar in _one(injector, fault):
         sidecar.crash(fault.duration_ms)
     return no_undo
