@@ -143,6 +143,8 @@ def scaler(options: argparse.Namespace) -> int:
     if "sidecar" in options and not chosen.has_sidecars:
         raise ConfigError("--sidecar", f"{options.name} starts no engines", "Leave it out.")
     action = options.action or "run"
+    if only and action in (*_WITH_POOL, "validate"):
+        raise ConfigError("--model", f"has no effect on {action}", "Leave it out.")
     if action == "run":
         logs.configure("auto", "info")
     sidecars = {"sidecar": "sidecar" in options} if chosen.has_sidecars else {}

@@ -78,3 +78,11 @@ def test_status_needs_a_state_file(tmp_path: Path, capsys: pytest.CaptureFixture
     path.write_text(POOL.format(program="sh"), "utf-8")
     assert main(["scaler", "local", "status", "--config", str(path)]) != 0
     assert "state_file is not set" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("action", [["set", "m", "p", "2"], ["add", "m", "p", "1"], ["validate"]])
+def test_a_model_is_selected_only_where_that_has_an_effect(
+    action: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["scaler", "local", "--config", configure(tmp_path), "--model", "other", *action]) == 2
+    assert f"--model: has no effect on {action[0]}. Leave it out." in capsys.readouterr().err
