@@ -1,4 +1,4 @@
-"""What is observed while faults happen, and what must be true of it."""
+"""Checks of a fleet while faults happen."""
 
 import json
 import time

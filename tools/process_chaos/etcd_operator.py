@@ -1,4 +1,4 @@
-"""What an operator does with etcd: users, space, backups; tried again until it succeeds, as other faults may last."""
+"""Operator of etcd: users, space and backups; tries again until it succeeds, as other faults may last."""
 
 import asyncio
 import time

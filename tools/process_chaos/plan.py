@@ -77,11 +77,11 @@ class Plan(Struct, frozen=True):
     members: int
     """Members of nats-server and of etcd."""
     secured: bool
-    """Whether etcd asks for logins, which end after 10 s."""
+    """True if etcd asks for logins, which end after 10 s."""
     faults: list[Fault]
     """Faults in order of time."""
     has_steady_agent: bool = False
-    """Whether a third agent runs that no fault ends or freezes."""
+    """True if a third agent runs that no fault ends or freezes."""
     other_revision: str = ""
     """Tag or commit of another version of the agent; empty: there is none."""
 

@@ -38,7 +38,7 @@ _CALL_TIMEOUT_S: Final = 10.0
 _KEEP_ALIVE_S: Final = 90.0
 # A page of 250 pods takes 10 MB while it is read.
 _PAGE_OBJECTS: Final = 250
-# Each watch begins anew, with the present objects, after a minute: a server whose etcd was restored from a snapshot
+# Each watch is opened again, with the present objects, after a minute: a server whose etcd was restored from a snapshot
 # sends nothing to a watch that continues from a later version, and closes it neither.
 _WATCH_S: Final = 60.0
 # A proxy that closes watches as soon as they are open got 1,200 of them a second: lightkube opens the next one at once.

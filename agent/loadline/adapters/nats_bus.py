@@ -362,7 +362,7 @@ class NatsBus:
 
 
 async def _cancel(task: "asyncio.Task[None]") -> None:
-    """Cancel a task, again if it goes on.
+    """Cancel a task, again if it keeps running.
 
     The library waits with asyncio.wait_for, which in Python 3.11 swallows a cancellation that arrives with the result:
     an agent that was stopped while it connected then never ended.

@@ -38,7 +38,7 @@ def run(main: Coroutine[Any, Any, T], runner: asyncio.Runner | None = None) -> T
         try:
             return await task
         finally:
-            if runner is not None:  # its loop goes on, and would restore the default when it is closed
+            if runner is not None:  # its loop keeps running, and would restore the default when it is closed
                 loop.remove_signal_handler(signal.SIGTERM)
 
     try:

@@ -12,7 +12,7 @@ from loadline.wire.codec import decode_epoch
 from loadline.wire.keys import Keys
 
 _INTERVAL_S: Final = 5.0
-"""Least time between two reads: whoever may send commands could cause any number."""
+"""Minimum time between two reads: whoever may send commands could cause any number."""
 _EPOCH: Final = "/epoch"
 """End of the key of an epoch, after the key of its leader."""
 

@@ -215,7 +215,7 @@ class WorkerClient:
     def retire(self) -> None:
         """Leave routing, as a drain command does: register as ``draining``, and in role decode not at all.
 
-        The worker goes on to report. Exit the context once the engine is empty.
+        The worker keeps reporting. Exit the context once the engine is empty.
         """
         self._migrator.drain()
         self._register("draining")

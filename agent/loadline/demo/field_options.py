@@ -61,7 +61,7 @@ def _fields(kind: type[Struct]) -> Iterator[inspect.Field]:
 
 
 def _holds(kind: inspect.Type, wanted: type[inspect.Type]) -> bool:
-    """Return whether values of a type are of a kind, or absent."""
+    """Return True if values of a type are of a kind, or absent."""
     match kind:
         case inspect.Metadata(type=inner):
             return _holds(inner, wanted)

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from loadline.adapters.child_process import Child
 from loadline.client.resources import wait_at_most
+from loadline.demo import defaults
 from loadline.demo.account import DemoSummary
 from loadline.demo.lifetimes import count_drained, gpu_hours
 from loadline.demo.setup import DemoSetup, Mode
@@ -38,8 +39,8 @@ class DemoOptions(Struct, frozen=True):
     nats: str = ""
     etcd: str = ""
     mode: Mode = "disaggregated"
-    speed: float = 0.0
-    load: int = 0
+    speed: float = defaults.SPEED
+    load: int = defaults.LOAD
     agents: int = 1
     for_s: float = 0.0
     http_port: int = 0
@@ -114,8 +115,9 @@ class DemoStack:
             mode=options.mode,
             root=options.root,
             namespace=options.namespace,
+            speed=options.speed,
+            load=options.load,
             http_port=options.http_port,
-            **{name: value for name in ("speed", "load") if (value := getattr(options, name))},
         )
         self._options = options
         self._write_line = write_line

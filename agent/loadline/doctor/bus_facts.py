@@ -50,7 +50,7 @@ class BusFacts(Struct, frozen=True):
     worker_clocks_ms: dict[str, int] = {}
     """Clocks of workers that reported, minus that of this host."""
     figure_ages_ms: dict[str, int] = {}
-    """Ages of the figures of other workers: the time in their reports has passed, and does not go on as a clock."""
+    """Ages of the figures of other workers: the time in their reports has passed, and does not advance like a clock."""
     single_lags_ms: dict[str, int] = {}
     """Age of the time in the only report of other workers: of a clock that is behind, or of figures."""
 
@@ -86,11 +86,11 @@ class ReportTimes:
         """Add the time in a report, in Unix ms, and the Unix and monotonic time of its arrival.
 
         A source repeats the time of a reading until the next one, which is 15 s later with Prometheus and 30 s with an
-        idle engine of Llumnix. A time that once goes on with that of this host is the clock of the worker. Two reports
+        idle engine of Llumnix. A time that once advances with that of this host is the clock of the worker. Two reports
         before are compared, since one may be late, and by monotonic time, since the clock of this host may be set.
         """
         before = self._last.setdefault(worker, deque(maxlen=2))
-        if any(_goes_on(at_ms - last_at_ms, monotonic_ms - last_ms) for last_at_ms, last_ms in before):
+        if any(_advances(at_ms - last_at_ms, monotonic_ms - last_ms) for last_at_ms, last_ms in before):
             self._proven.add(worker)
         for found in (self.clocks_ms, self.ages_ms, self.single_lags_ms):
             found.pop(worker, None)
@@ -103,7 +103,7 @@ class ReportTimes:
         before.append((at_ms, monotonic_ms))
 
 
-def _goes_on(advance_ms: int, passed_ms: int) -> bool:
+def _advances(advance_ms: int, passed_ms: int) -> bool:
     return advance_ms > 0 and abs(advance_ms - passed_ms) <= _JITTER_MS
 
 

@@ -68,7 +68,7 @@ class Attempts:
         self._model.metrics.retried(record.model)
 
     def failed(self, backend: Backend, reason: str, body: str = "") -> None:
-        """Record a failed answer. Time begins anew: the request may have waited for long in the queue of the engine.
+        """Record a failed answer, and restart the time limit: the request may have waited long in the engine's queue.
 
         Args:
             backend: The worker that answered.
@@ -145,7 +145,7 @@ class Attempts:
         return True
 
     def progressed(self) -> None:
-        """Record that an engine has produced output: earlier failures no longer count, and time begins anew."""
+        """Record that an engine has produced output: earlier failures no longer count, and the time limit restarts."""
         self._failed.clear()
         self._unreached.clear()
         self._begin_time()
@@ -165,5 +165,5 @@ def _decoded(body: bytes) -> dict[str, Any]:
 
 
 def _is_aborted(answered: dict[str, Any]) -> bool:
-    """Return whether an engine that ends has cut an output off, which vLLM answers with 200."""
+    """Return True if an engine that is stopping has cut an output off, which vLLM answers with 200."""
     return any(isinstance(one, dict) and one.get("finish_reason") == "abort" for one in answered["choices"])

@@ -1,4 +1,4 @@
-"""Workers of one model that a gateway routes to, and the requests that wait for one. Pure, but for the waiting."""
+"""Workers of one model that a gateway routes to, and the requests that wait for one."""
 
 import asyncio
 import time
@@ -79,7 +79,7 @@ class Backends:
         """Workers that are not registered and have requests."""
         self._changed = asyncio.Event()
         self._stopping_s: float | None = None
-        """Time from which all waiting requests are refused, once the gateway ends."""
+        """Time from which all waiting requests are refused; None: the gateway is not stopping."""
 
     @property
     def ready(self) -> list[Backend]:
@@ -104,7 +104,7 @@ class Backends:
         self._wake()
 
     def stop_holding(self, grace_s: float = 0.0) -> None:
-        """Refuse the requests that wait for their first worker, and those to come: the gateway ends.
+        """Refuse the requests that wait for their first worker, and later ones, since the gateway is stopping.
 
         Args:
             grace_s: Time after which those are refused too that wait for another worker.
@@ -174,7 +174,7 @@ class Backends:
         backend.unreachable_until_s = time.monotonic() + _OTHER_MODEL_S
 
     def has_other(self, backend: Backend) -> bool:
-        """Return whether another worker takes requests now."""
+        """Return True if another worker takes requests now."""
         return any(one is not backend and one.unreachable_until_s <= time.monotonic() for one in self.ready)
 
     def _wake(self) -> None:
@@ -221,7 +221,7 @@ class Backends:
             raise ApiError(503, "the gateway ends", code="no_worker", retry_after_s=_RETRY_AFTER_S)
 
     def _is_refused(self, *, was_served: bool) -> bool:
-        """Return whether a waiting request is refused, as the gateway ends."""
+        """Return True if a waiting request is refused because the gateway is stopping."""
         return self._stopping_s is not None and not (was_served and time.monotonic() < self._stopping_s)
 
 

@@ -9,7 +9,7 @@ _OTHER_MODEL: Final = (b"does not exist", b"model_not_found", b"NotFoundError")
 
 
 def is_of_other_model(status: int, body: bytes) -> bool:
-    """Return whether an answer is that of an engine which serves another model.
+    """Return True if an answer is that of an engine which serves another model.
 
     It was started at the address of a worker that was killed, and whose entry has not expired.
     """

@@ -92,8 +92,8 @@ class EngineWait:
         """Record that the engine sent something: the time that a slow client takes is not the engine's."""
         self._since_s, self._for_client = self._loop.time(), True
 
-    def hear_comment(self) -> None:
-        """Record a comment, or a part of an event: the wait begins anew, unless another engine can continue the output.
+    def record_comment(self) -> None:
+        """Record a comment, or a part of an event: the wait restarts, unless another engine can continue the output.
 
         Servers send comments while their engine hangs, but also while it computes a long prompt or parses a tool call,
         which would be lost.

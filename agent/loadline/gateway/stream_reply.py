@@ -108,8 +108,8 @@ class StreamReply:
         """Tokens of which the last ones may lack text, because they are part of a character."""
         return self._tokens[self._certain_tokens : self._sent_tokens]
 
-    def settle(self, complete: int) -> None:
-        """Take the text of so many of the uncertain tokens for sent, and that of the others for held back."""
+    def resolve_uncertain(self, complete: int) -> None:
+        """Count the text of so many of the uncertain tokens as sent, and that of the others as held back."""
         self._sent_tokens = self._certain_tokens = self._certain_tokens + complete
         self.is_between_characters = True
 

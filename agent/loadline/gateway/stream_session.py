@@ -113,7 +113,7 @@ class StreamSession:
 
     @property
     def _can_move(self) -> bool:
-        """True if another engine can continue the stream, or begin it anew."""
+        """True if another engine can continue the stream, or start it over."""
         return self._reply.can_continue or self._response is None
 
     async def run(self) -> web.StreamResponse:
@@ -202,7 +202,8 @@ class StreamSession:
             self._reply = StreamReply(self._asked, self._measured)
             return self._reply.first_body(with_ids=self._asked.endpoint not in backend.refuses_ids)
         if not self._reply.is_between_characters:
-            self._reply.settle(await self._engines.complete_tokens(backend, self._reply.uncertain_ids, self._asking))
+            uncertain = self._reply.uncertain_ids
+            self._reply.resolve_uncertain(await self._engines.complete_tokens(backend, uncertain, self._asking))
         context_tokens = None
         if self._reply.tokens_left is None:
             context_tokens = await self._engines.context_tokens(backend, self._asking)
@@ -222,7 +223,7 @@ class StreamSession:
                 has_output = self._first_byte is None or self._reply.has_aside
                 wait.begin(has_output=has_output, can_move=self._reply.can_continue or self._reply.ended)
             else:
-                wait.hear_comment()
+                wait.record_comment()
             piece = await answer.content.readany()
 
     async def _pass_on(self, received: Iterable[bytes], answer: aiohttp.ClientResponse) -> None:
@@ -331,7 +332,7 @@ async def _beginning(answer: aiohttp.ClientResponse) -> bytes:
 
 
 def _may_be_whole(answer: aiohttp.ClientResponse) -> bool:
-    """Return whether an answer may be that of an engine which ignores `stream`; not all name the type of their streams.
+    """Return True if an answer may be that of an engine which ignores `stream`; not all name the type of their streams.
 
     Its first bytes tell.
     """

@@ -1,4 +1,4 @@
-"""Answers that are not streamed: until the engine has answered, another one can begin anew."""
+"""Answers that are not streamed: until the engine has answered, another one can start over."""
 
 import asyncio
 

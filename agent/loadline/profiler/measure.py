@@ -68,7 +68,7 @@ class Measurement:
             task: Context and number of requests.
             osl_tokens: Output of each.
             osl_max: Largest output that fits into context and cache.
-            repeats: Most batches.
+            repeats: Maximum number of batches.
         """
         prompts = [self._prompts.fresh(task.context_tokens - osl_tokens // 2) for _ in range(task.requests)]
         async with _running(self._stream(prompt, 1) for prompt in prompts) as tasks:

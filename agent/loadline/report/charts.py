@@ -11,7 +11,7 @@ _MARKERS_MAX = 80
 # Latencies above this multiple of their objective get a logarithmic axis; on a linear one the rest would be flat.
 _LOG_RATIO = 8.0
 STEPS_MAX = 240
-"""Most steps of workers in a panel, which is 400 points wide."""
+"""Maximum number of steps of workers in a panel, which is 400 points wide."""
 
 
 def load(outcome: SimulationResult) -> str:

@@ -17,6 +17,7 @@ from loadline.core.fleet.pool import DRAINS_MAX
 from loadline.core.queries import status as query
 from loadline.core.state.agent_state import AgentState
 from loadline.core.vocabulary.events import DrainRequested, PauseRequested
+from loadline.core.vocabulary.rejections import Rejection
 from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import BusUnavailable
 from loadline.ports import Bus, RequestHandler, SampleFiles
@@ -258,7 +259,7 @@ class Service:
         runtime = self._shards.of_model(order.model) or self._runtime
         state = runtime.controller.state
         pool = state.fleet.find_pool(order.model, order.pool)
-        worker = getattr(pool, "workers", {}).get(order.worker)
+        worker = None if isinstance(pool, Rejection) else pool.workers.get(order.worker)
         if worker is None:
             return _refusal(f"no worker {order.worker!r} is registered in pool {order.pool!r} of model {order.model!r}")
         home = home_of(state.fleet.models[order.model].pools, worker)

@@ -1,4 +1,4 @@
-"""Planning of a replica scaler, pure: from a target and the state of a pool to the replicas to ask for.
+"""Planning of a replica scaler, pure: from a target and the state of a pool to the replicas to request.
 
 A victim is *free* once it is drained or its drain deadline has passed; until then it is *draining*, and holds the count
 up. Workers beyond the target that are no victims go if they are not ready. The others may serve: until the deadline
@@ -23,13 +23,13 @@ class ReplicaPlan(Struct, frozen=True):
     """Next step of a pool."""
 
     replicas: int
-    """Replicas to ask for; those of the observation: there is nothing to ask for."""
+    """Replicas to request; those of the observation if nothing is to be requested."""
     removal: tuple[str, ...] = ()
     """Workers that this scale-down must remove, the first one first. Only for the rule ``named``."""
     done: bool = False
     """True if the target is reached."""
     waits_for: str = ""
-    """Reason why it is not, if there is nothing to ask for."""
+    """Reason why it is not, if nothing is to be requested."""
 
 
 def plan_replicas(
@@ -140,7 +140,7 @@ def _sort_out(
 def _plan_listed(
     rule: VictimRule, target: int, workers: _ListedWorkers, seen: PoolObservation, *, expired: bool
 ) -> int:
-    """Return the replicas to ask for."""
+    """Return the replicas to request."""
     if rule == "highest_ordinal" and not expired:
         lowest = _lowest_by_ordinal(target, workers, seen)
     elif workers.held:
@@ -178,7 +178,7 @@ def _lowest_by_ordinal(target: int, workers: _ListedWorkers, seen: PoolObservati
 def _plan_unlisted(
     order: Sequence[str], target: int, free: AbstractSet[str], seen: PoolObservation, *, at_once: bool
 ) -> tuple[int, Collection[str]]:
-    """Return the replicas to ask for, and the draining victims, of a pool whose workers the platform does not list."""
+    """Return the replicas to request, and the draining victims, of a pool whose workers the platform does not list."""
     draining = [worker for worker in order if worker not in free]
     if at_once or seen.replicas <= target:
         return target, ()

@@ -20,7 +20,7 @@ _REFUSALS_MAX: Final = 2
 # A server may be busy with one long prompt. Agents know after 5 s that a worker is silent.
 SILENCE_MAX_MS: Final = 10_000
 # One step of an engine, such as a chunk of a long prompt, takes seconds at most. Each changes the use of the cache or
-# the latencies. A server whose core hangs goes on to answer with the same numbers.
+# the latencies. A server whose core hangs keeps answering with the same numbers.
 STANDSTILL_MAX_MS: Final = 60_000
 _EMPTY_READINGS: Final = 2
 

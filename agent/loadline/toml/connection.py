@@ -86,7 +86,7 @@ def _connection(table: dict[str, Any], servers: Mapping[str, str | None]) -> Fle
 
 
 def is_connection(path: Path, environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether a file is an operator's: it has nothing but what ``load_connection`` reads.
+    """Return True if a file is an operator's: it has nothing but what ``load_connection`` reads.
 
     Another one is an agent's if it has models or, as an agent's file need not have them, if a variable has.
 
@@ -113,6 +113,6 @@ def _foreign_keys(table: Mapping[str, Any]) -> Iterator[ConfigError]:
 
 
 def _is_read(variable: str, servers: Collection[str]) -> bool:
-    """Return whether a variable sets what is read here; others are those of agents on this host."""
+    """Return True if a variable sets what is read here; others are those of agents on this host."""
     section, *path = variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
     return section in servers or (section == "agent" and (not path or path[0] in ("", *FleetNames.__struct_fields__)))

@@ -27,7 +27,7 @@ from loadline.web.history import FleetHistory, HistoryPage
 from loadline.web.page_data import DecisionPage, FleetPage, ModelPage, fleet_page, fleet_row, model_page, worker_cell
 
 FRAME_MS: Final = 5_000
-"""Least time between two frames."""
+"""Minimum time between two frames."""
 FRAMES_MAX: Final = 360
 """Frames of a segment: when there are more, every second one is dropped."""
 SEGMENTS_MAX: Final = 2
@@ -61,7 +61,7 @@ class _Moment(Struct, frozen=True):
 class _Frames(Struct, frozen=True):
     moments: list[_Moment]
     interval_ms: int
-    """Least time between two of them."""
+    """Minimum time between two of them."""
     states: list[tuple[int, DecisionSummary]]
     """States of decisions, each with the time at which it began, oldest first; moments miss some."""
     problem: str

@@ -84,7 +84,7 @@ def worker_registered(turn: Turn, event: WorkerRegistered) -> list[Effect]:
 def _register(turn: Turn, registered: RegisteredWorker) -> Rejection | None:
     """Add a worker, update its record, or follow it to the other pool that its record names.
 
-    A drain goes on there.
+    A drain continues there.
     """
     state, record = turn.state, registered.record
     former = state.fleet.former_pool(registered)

@@ -16,7 +16,7 @@ from loadline.adapters import logs
 KEPT_LOGS: Final = 20
 """Logs of ended workers that are kept for each pool, the newest ones: ten minutes of a crash loop."""
 LOG_BYTES_MAX: Final = 16 * 2**20
-"""Size above which the log of a running worker begins anew: some 100,000 lines."""
+"""Size above which the log of a running worker is restarted: some 100,000 lines."""
 _CHUNK_BYTES: Final = 2**20
 _log = logs.bounded("local_scaler")
 
