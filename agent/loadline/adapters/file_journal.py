@@ -339,7 +339,7 @@ def _no_journal(path: Path) -> str:
     folders = folders_of_shards(path) if path.is_dir() else []
     if folders:
         return f"{path} has a journal for each of {len(folders)} shards. Name the folder of one, such as {folders[0]}"
-    return f"{path} is neither a segment of a journal nor a folder with some"
+    return f"{path} is neither a segment of a journal nor a folder with some. Name the agent's `journal.directory`"
 
 
 def no_progress(_done_mb: float, _total_mb: float) -> None:

@@ -198,7 +198,8 @@ def _begin(start: SegmentStart[Raw], place: str, found: ReplayResult) -> bool:
     try:
         found.controller.restore(bytes(start.snapshot))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise JournalError(f"{place}: the snapshot cannot be read: {error}") from error
+        problem = f"{place}: the snapshot cannot be read: {error}"
+        raise JournalError(f"{problem}. Replay it with the version that wrote it, or report it") from error
     return False
 
 

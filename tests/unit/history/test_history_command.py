@@ -63,7 +63,7 @@ def test_parquet_has_the_rows_with_their_types(tmp_path: Path, capsys: pytest.Ca
 def test_a_parquet_file_is_not_left_half_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pyarrow")
     assert main(["history", "--journal", str(tmp_path), "--parquet", str(tmp_path / "h.parquet")]) == 1
-    assert "neither a segment" in capsys.readouterr().err
+    assert "Name the agent's `journal.directory`" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
     assert main(["history", "--journal", str(GOLDEN), "--parquet", str(tmp_path / "no/h.parquet")]) == 1
     assert "cannot be written: No such file" in capsys.readouterr().err
