@@ -45,10 +45,11 @@ def printable(text: str) -> str:
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Format rows as a table with text aligned left and cells that begin with a digit aligned right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.rjust(w) if cell[:1].isdigit() else cell.ljust(w) for cell, w in zip(row, widths, strict=True))
-        for row in rows
-    )
+    return "\n".join("  ".join(map(_aligned, row, widths)).rstrip() for row in rows)
+
+
+def _aligned(cell: str, width: int) -> str:
+    return cell.rjust(width) if cell[:1].isdigit() else cell.ljust(width)
 
 
 def timestamp(at_ms: int, timespec: str = "seconds") -> str:

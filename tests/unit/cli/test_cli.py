@@ -78,6 +78,12 @@ def test_control_characters_are_escaped() -> None:
     assert output.printable("a\x1b[2Jb\u202ec\nd") == "a\\u001b[2Jb\\u202ec\nd"
 
 
+def test_lines_of_a_table_end_with_their_last_text() -> None:
+    assert (
+        output.table([("name", "count", "why"), ("a", "12", ""), ("b", "", "")]) == "name  count  why\na        12\nb"
+    )
+
+
 def test_a_journal_that_cannot_be_created_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     config = tmp_path / "loadline.toml"
