@@ -379,3 +379,20 @@ def test_a_subscription_that_is_cancelled_leaves_the_connection_to_others(make_b
                     await until(lambda: len(got) == turns + 1)  # noqa: B023 - awaited here
 
     asyncio.run(scenario())
+
+
+@real
+@pytest.mark.parametrize("turns", range(1, 6))
+def test_a_subscription_that_is_cancelled_answers_nothing(make_bus: MakeBus, own_name: str, turns: int) -> None:
+    async def scenario() -> None:
+        bus = make_bus()
+        async with connected(bus):
+            subscribing = asyncio.create_task(bus.answer(own_name, lambda _data: asyncio.sleep(0, b"")))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            subscribing.cancel()
+            await asyncio.wait({subscribing})
+            with pytest.raises(NoSubscriber) if subscribing.cancelled() else contextlib.nullcontext():
+                await bus.request(own_name, b"", DEADLINE_S)
+
+    asyncio.run(scenario())

@@ -274,19 +274,28 @@ class NatsBus:
     async def _subscribe(self, listen: _Listen) -> Unsubscribe:
         async with self._subscriptions_lock:
             self._subscriptions[listen] = None
-            if self._client is not None:
-                with contextlib.suppress(nats.errors.Error):  # the connection was lost; the next one subscribes again
-                    self._subscriptions[listen] = await listen(self._client)
-                    await self._client.flush_all()
+            try:
+                if self._client is not None:
+                    with contextlib.suppress(nats.errors.Error):  # it was lost; the next one subscribes again
+                        self._subscriptions[listen] = await listen(self._client)
+                        await self._client.flush_all()
+            except asyncio.CancelledError:
+                # Its caller gets no function that ends it: it would answer, on every connection, for a client that has
+                # never started.
+                await self._end_subscription(listen)
+                raise
 
         async def unsubscribe() -> None:
             async with self._subscriptions_lock:
-                subscription = self._subscriptions.pop(listen, None)
-                if self._client is not None and subscription is not None:
-                    with contextlib.suppress(nats.errors.Error):  # the connection was lost, and the subscription too
-                        await self._client.unsubscribe(subscription)
+                await self._end_subscription(listen)
 
         return unsubscribe
+
+    async def _end_subscription(self, listen: _Listen) -> None:
+        subscription = self._subscriptions.pop(listen, None)
+        if self._client is not None and subscription is not None:
+            with contextlib.suppress(nats.errors.Error):  # the connection was lost, and the subscription too
+                await self._client.unsubscribe(subscription)
 
     async def _serve(self, client: NatsClient, name: str, version: str, endpoints: _Endpoints) -> None:
         # The library puts all services into one queue group, which passes a request to any one of them. With a group
