@@ -227,8 +227,9 @@ class BoundedLogger:
         kind = str(fields.get("kind") or fields.get("reason") or "")
         suppressed = self._limit.admit(event, kind, str(fields.get("model") or ""))
         if suppressed is not None:
-            # A program that uses the clients has its own structlog, whose stdout may be closed or be ASCII.
-            with suppress(OSError, ValueError):
+            # A program that uses the clients has its own structlog, whose stdout may be closed or be ASCII, and whose
+            # processors may fail. Without any stdout, structlog raises TypeError.
+            with suppress(Exception):
                 self._logger.log(level, event, **fields, **({"suppressed": suppressed} if suppressed else {}))
 
 

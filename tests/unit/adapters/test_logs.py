@@ -71,7 +71,15 @@ def test_a_line_that_cannot_be_written_is_lost_and_disturbs_nothing(stream: io.S
     assert [line["event"] for line in lines(stream)] == ["said"]
 
 
-@pytest.mark.parametrize("error", [BrokenPipeError(), UnicodeEncodeError("ascii", "é", 0, 1, "ordinal not in range")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        BrokenPipeError(),
+        UnicodeEncodeError("ascii", "é", 0, 1, "ordinal not in range"),
+        TypeError("cannot create weak reference to 'NoneType' object"),
+    ],
+    ids=["reader gone", "ascii", "no stdout"],
+)
 def test_a_line_that_the_logging_of_a_program_with_clients_cannot_write_is_lost(error: Exception) -> None:
     class Logger:
         def log(self, *_arguments: object, **_fields: object) -> None:
