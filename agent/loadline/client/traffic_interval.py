@@ -150,8 +150,8 @@ class TrafficInterval:
             interval_ms=min(max(elapsed_ms, 1), _INTERVAL_MS_MAX),
             arrivals=self._arrivals,
             completed=self._completed,
-            queued=max(queued, 0),
-            in_flight=max(in_flight, 0),
+            queued=_held(queued),
+            in_flight=_held(in_flight),
             isl_tokens=self._isl.mean(),
             kv_hit_rate=self._hits.rate(),
             osl_tokens=self._osl.mean(),
@@ -163,3 +163,12 @@ class TrafficInterval:
             isl_histogram=self._isl.histogram(),
             osl_histogram=self._osl.histogram(),
         )
+
+
+def _held(requests: int) -> int:
+    """Return a number of requests as an integer of Python; what is no whole number is refused later, and logged."""
+    try:
+        whole = max(int(requests), 0)
+    except (OverflowError, TypeError, ValueError):
+        return requests
+    return whole if whole == max(requests, 0) else requests

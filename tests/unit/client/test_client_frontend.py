@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -124,6 +125,7 @@ def test_numbers_of_numpy_and_whole_floats_are_reported() -> None:
         async with FrontendClient("m", "f", bus=bus, interval_ms=3_600_000) as frontend:
             frontend.arrived(np.int64(300))  # type: ignore[arg-type]
             frontend.arrived(100.0)  # type: ignore[arg-type]
+            frontend.queued, frontend.in_flight = np.int64(3), 2.0  # type: ignore[assignment]
             frontend.looked_up(np.int32(2**31 - 1), np.int32(0))  # type: ignore[arg-type]
             frontend.looked_up(np.int32(2**31 - 1), np.int32(2**31 - 1))  # type: ignore[arg-type]
             met, missed = np.array([1, 0], np.bool_)
@@ -132,6 +134,7 @@ def test_numbers_of_numpy_and_whole_floats_are_reported() -> None:
             assert await frontend.report_now()
         sample = reports(bus)[0].sample
         assert (sample.arrivals, sample.isl_tokens, sample.kv_hit_rate) == (2, 200, 0.5)
+        assert (sample.queued, sample.in_flight) == (3, 2)
         assert (sample.osl_tokens, sample.ttft_ms, sample.itl_ms) == (8, 60, 2)
         assert (sample.ttft_met, sample.itl_met, sample.both_met) == (2, 1, 1)
 
@@ -175,3 +178,17 @@ def test_a_request_without_a_length_is_an_error_and_not_counted() -> None:
         assert (sample.arrivals, sample.completed) == (0, 0)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("wrong", [None, math.nan, math.inf])
+def test_a_number_of_held_requests_that_is_none_costs_its_reports_only(wrong: Any) -> None:
+    async def scenario() -> None:
+        bus = MemoryBus()
+        async with FrontendClient("m", "f", bus=bus, interval_ms=5) as frontend:
+            frontend.queued = wrong
+            await until(lambda: any("$.sample.queued" in line.get("detail", "") for line in lines))
+            frontend.queued = 1
+            await until(lambda: [report.sample.queued for report in reports(bus)][-1:] == [1])
+
+    with capture_logs() as lines:
+        asyncio.run(scenario())
