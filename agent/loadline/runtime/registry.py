@@ -4,6 +4,7 @@ Decisions are read only after this agent has won the election.
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from loadline.core.vocabulary.events import (
     AgentsChanged,
@@ -30,6 +31,9 @@ from loadline.wire.codec import (
     reject,
 )
 from loadline.wire.keys import Keys
+
+_WORKER_KEY: Final = 4
+"""Number of names in a worker's key: ``workers``, model, pool and worker."""
 
 
 class RegistryTranslator:
@@ -139,15 +143,20 @@ class RegistryTranslator:
     def _split(self, key: str, *, written: bool) -> tuple[str, ...]:
         """Return the names in a key; none for a key of another program, or in another encoding.
 
-        Such a key of a worker is refused once it is ``written``: a worker of another language, of a model such as
-        ``llama-3.1``, would wait for ever to be counted.
+        Such a key of a worker, or one that lacks the pool, is refused once it is ``written``: a worker of another
+        language, of a model such as ``llama-3.1``, would wait for ever to be counted.
         """
+        is_of_worker = key.startswith(self._keys.workers)
         try:
-            return self._keys.split(key)
+            names = self._keys.split(key)
+            problem = (
+                "a worker's key has its model, pool and name" if is_of_worker and len(names) != _WORKER_KEY else ""
+            )
         except ValueError as error:
-            if written and key.startswith(self._keys.workers):
-                self._on_rejected(reject(Rejection.SUBJECT_UNKNOWN, key, str(error)))
-            return ()
+            names, problem = (), str(error)
+        if problem and written and is_of_worker:
+            self._on_rejected(reject(Rejection.SUBJECT_UNKNOWN, key, problem))
+        return names
 
     def _worker(self, parts: tuple[str, ...], entry: StoreEntry) -> RegisteredWorker | None:
         record = decode_worker_record(parts, entry.value, entry.bytes_left_out)

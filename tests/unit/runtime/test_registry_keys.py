@@ -1,4 +1,4 @@
-"""Keys of workers in another encoding: refused with their name, and no event."""
+"""Keys of workers in another encoding or form: refused with their name, and no event."""
 
 import pytest
 
@@ -20,6 +20,7 @@ VALUE = encode(WorkerRecord("llama-3.1", "p", "w", "decode", 1))
         ("workers/llama-3.1/p/w", "token 'llama-3.1' has characters that must be percent-encoded"),
         ("workers/meta/llama/p/w", "has more than 4 segments"),
         ("workers/llama-3%2e1/p/w", "which is 'llama-3%2E1'"),
+        ("workers/llama/w", "a worker's key has its model, pool and name"),
     ],
 )
 def test_a_worker_under_a_key_in_another_encoding_is_refused(key: str, detail: str) -> None:
