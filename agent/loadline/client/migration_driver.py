@@ -78,9 +78,12 @@ class MigrationDriver(EffectExecutor):
 
     async def __aenter__(self) -> Self:
         """Start to answer other workers and to apply deadlines."""
-        await self._stack.enter_async_context(running(self._run_clock(), f"migrations of {self._worker}"))
-        end = await self._transport.serve_worker(self._worker, self._answer_room, self._answer_handover)
-        self._stack.push_async_callback(end)
+        self._closed = False  # the start of the worker may have failed before, and be repeated
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(running(self._run_clock(), f"migrations of {self._worker}"))
+            end = await self._transport.serve_worker(self._worker, self._answer_room, self._answer_handover)
+            stack.push_async_callback(end)
+            self._stack = stack.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -11,12 +11,15 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from loadline.client.handover import destination
+from loadline.client.handover.bus import HandoverBus
+from loadline.client.handover.messages import RoomReply, RoomRequest
 from loadline.client.handover.source import HandoverSource, StoppedRequest
 from loadline.client.migratable_engine import MigrationRefused
 from loadline.core.migration.requests import MigratableRequest
 from loadline.wire.codec import encode
 from loadline.wire.messages import MigrateCommand
-from tests.support.migration_driver import COMMAND, driver_harness
+from tests.support.memory import MemoryBus
+from tests.support.migration_driver import COMMAND, DriverHarness, driver_harness
 from tests.support.virtual_time import run_virtual
 from tests.waiting import until
 
@@ -186,6 +189,49 @@ def test_a_cancelled_call_of_the_transport_counts_as_a_missing_answer(monkeypatc
     with capture_logs() as lines:
         run_virtual(scenario())
     assert "message_failed" in {line["event"] for line in lines}
+
+
+async def not_reachable(*_: object) -> Any:
+    """Fail as a transport whose server is away."""
+    raise OSError("not reachable")
+
+
+def test_a_start_that_failed_leaves_nothing_and_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        harness = DriverHarness(migrates=True)
+        for failing in [(harness.transport, "serve_worker"), (harness.worker, "_answer_commands")]:
+            with monkeypatch.context() as patched:
+                patched.setattr(*failing, not_reachable)
+                with pytest.raises(OSError, match="not reachable"):
+                    await harness.worker.__aenter__()
+            assert [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+        async with harness.worker:
+            assert (await harness.command()).accepted
+            await until(lambda: len(harness.engine.copying) == 2, "copying")
+
+    run_virtual(scenario())
+
+
+def test_a_worker_whose_start_is_cancelled_grants_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        bus, asked = MemoryBus(), list[RoomRequest]()
+        answer = bus.answer
+
+        async def answer_rooms_only(subject: str, handler: Any, **options: Any) -> Any:
+            return await (cancelled() if ".handover." in subject else answer(subject, handler, **options))
+
+        async def grant(message: RoomRequest) -> RoomReply:
+            asked.append(message)
+            return RoomReply(granted=True)
+
+        monkeypatch.setattr(bus, "answer", answer_rooms_only)
+        handovers = HandoverBus(bus, "handovers")
+        with pytest.raises(asyncio.CancelledError):
+            await handovers.serve_worker("w", grant, cancelled)
+        assert await handovers.ask_room("w", RoomRequest("a", 1, 10, 1_000)) is None
+        assert asked == []
+
+    run_virtual(scenario())
 
 
 def test_a_crash_of_the_driver_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:

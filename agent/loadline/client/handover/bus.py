@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Final, Protocol, TypeVar
 
 from msgspec import Struct
@@ -98,18 +99,12 @@ class HandoverBus:
         Returns:
             A function that ends the answers.
         """
-        end_rooms = await self._bus.answer(self._subject("room", worker), reply_handler(RoomRequest, answer_room))
-        end_handovers = await self._bus.answer(
-            self._subject("handover", worker),
-            reply_handler(HandoverRequest, answer_handover),
-            concurrent_max=_HANDOVERS_MAX,
-        )
-
-        async def end() -> None:
-            await end_rooms()
-            await end_handovers()
-
-        return end
+        rooms, handovers = self._subject("room", worker), self._subject("handover", worker)
+        answer = reply_handler(HandoverRequest, answer_handover)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(await self._bus.answer(rooms, reply_handler(RoomRequest, answer_room)))
+            stack.push_async_callback(await self._bus.answer(handovers, answer, concurrent_max=_HANDOVERS_MAX))
+            return stack.pop_all().aclose
 
     async def serve_frontend(self, frontend: str, answer_claim: Callable[[ClaimRequest], ClaimReply]) -> None:
         """Start to answer claims to requests of a frontend, for example with ``RequestOwners.answer``."""
