@@ -1,4 +1,4 @@
-"""Subscriptions that clients leave on a connection of their caller, as a real nats-server counts them."""
+"""State in which clients leave a connection of their caller, as a real nats-server sees it."""
 
 import asyncio
 import urllib.request
@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from loadline.adapters import nats_client
 from loadline.adapters.nats_bus import NatsBus
 from loadline.client.handover import HandoverBus
 from loadline.client.migratable_engine import MigrationOptions
@@ -68,5 +69,25 @@ def test_clients_on_a_shared_connection_leave_no_subscription(private_nats: Call
                     await worker.move("q", "decode")
                     assert subscriptions() == before - commands("p") | commands("q")
                 await until(lambda: subscriptions() == {"of.the.caller"}, "only that of the caller is left")
+
+    asyncio.run(scenario())
+
+
+def test_a_late_answer_of_the_server_leaves_the_connection_readable(
+    nats_url: str, own_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a server that was frozen for more than 1 s: the library would end its reading at the PONG."""
+
+    async def scenario() -> None:
+        bus, got = NatsBus(NatsKnobs(servers=(nats_url,)), name=CONNECTION), list[bytes]()
+        async with AsyncExitStack() as stack:
+            await bus.connect(lambda _connected: None)
+            stack.push_async_callback(bus.close)
+            monkeypatch.setattr(nats_client, "_FLUSH_S", 1e-9)
+            await bus.subscribe(own_name, lambda _subject, data: got.append(data))
+            async with asyncio.timeout(5):  # a connection that is not read any more is replaced after 6 to 9 s
+                while len(got) < 5:  # what is read together with the PONG may still come
+                    await bus.publish(own_name, b"")
+                    await asyncio.sleep(0.02)
 
     asyncio.run(scenario())
