@@ -41,7 +41,8 @@ def test_requests_that_are_short_for_seconds_prove_no_higher_rate() -> None:
     reason = Reason.of(ReasonCode.DEMAND_TARGET, "engine", requests_per_s=20.0, serves=22.0, needed=0.9)
     found = shrink(load, PoolNeeds(1, 1, 0.9, 20.0, 20.0, reason), reason)
     assert found.replicas is None
-    assert [one.code for one in found.reasons] == [ReasonCode.DEMAND_TARGET, ReasonCode.UNPROVEN_LOAD]
+    assert [one.code for one in found.reasons] == [ReasonCode.DEMAND_TARGET, ReasonCode.TRIAL_PENDING]
+    assert found.reasons[1].numbers["proven"] < 12.0
 
 
 def after_an_overload(requests_per_s: float, *, is_profiled: bool = False) -> PoolRecommendation:

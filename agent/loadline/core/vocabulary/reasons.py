@@ -88,6 +88,7 @@ class ReasonCode(StrEnum):
     SURGE_ADDS_ONLY = "surge_adds_only"
     FORECAST_STEP = "forecast_step"
     UNPROVEN_LOAD = "unproven_load"
+    TRIAL_PENDING = "trial_pending"
     ARRIVALS_RISING = "arrivals_rising"
     BACKLOG_PASSED_ON = "backlog_passed_on"
     SHRINK_REVERSED = "shrink_reversed"

@@ -194,6 +194,10 @@ SENTENCES: Final[dict[str, str]] = {
         "{wanted:g} held at {allowed:g}: with {wanted:g}, a worker would serve {rate:.2f} requests/s, which is too far "
         "beyond the {proven:.2f} that have been seen within the objectives"
     ),
+    "trial_pending": (
+        "{wanted:g} held at {allowed:g}: with {wanted:g}, a worker would serve {rate:.2f} requests/s, of which "
+        "{proven:.2f} have been seen within the objectives; it is tried if nothing changes for {left_ms:time}"
+    ),
     "arrivals_rising": (
         "{wanted:g} held at {allowed:g}: the arrivals seem to rise, to {growth:.1f} times their rate within a start-up "
         "time"

@@ -357,6 +357,7 @@ class AutoPlanner(Planner):
         if wanted > current:
             if serves:
                 state.hold.record_growth(wanted, self.knobs.cost_of_miss / serves, load.start_up_ms, now)
+            state.unproven_shrink.record_growth(now)
             if reason.code is ReasonCode.DEMAND_TARGET:
                 state.reversed_shrink.record_growth(needs.growing_per_s, needs.requests_per_s, current, now)
             return PoolRecommendation(wanted, (reason,))
@@ -364,6 +365,7 @@ class AutoPlanner(Planner):
             learning = Reason.of(ReasonCode.CAPACITY_LEARNING, pool.name, needed=needs.lasting)
             return PoolRecommendation(None, (learning,))
         if needs.keep >= current:
+            state.unproven_shrink.forget()
             margin = {"wanted": wanted, "allowed": current, "left_ms": self.next_ms - now}
             held_by = (Reason.of(ReasonCode.SCALE_DOWN_MARGIN, pool.name, **margin),) if wanted < current else ()
             return PoolRecommendation(None, (reason, *held_by))

@@ -1,0 +1,54 @@
+"""Trial of a shrink to a load that was not seen yet, once the kept worker has cost as much as the risk of a failure.
+
+Two workers of which each has a light load prove half of the load that one would have, and a steady load proves no
+more. A shrink that fails makes all requests late for a start-up time, so the worker is kept until it has idled for as
+long as the risk is worth: the break-even rule by which ``ShrinkHold`` keeps workers in a lull, too.
+"""
+
+from typing import Final
+
+from msgspec import Struct
+
+_SOON_MS: Final = 600_000
+"""Time after a trial within which a growth shows that it has failed."""
+_RISK: Final = 0.25
+"""Probability of a failure before any; 1 of 23 trials of one worker instead of two failed, near its limit."""
+_FAILURES_MAX: Final = 6
+_WAIT_MAX_S: Final = 86_400.0
+
+
+class UnprovenShrink(Struct):
+    """Time for which a pool was kept for want of a proof alone, and the trials that have failed."""
+
+    since_ms: int = -1
+    """Time since which nothing else has kept the pool; -1: something does."""
+    tried_at_ms: int = -1
+    """Time of the last trial; -1: none, or the pool has grown since."""
+    failures: int = 0
+    """Trials that have failed: each doubles the time until the next one."""
+
+    def left_ms(self, failure_worker_s: float, now: int) -> int:
+        """Return the time until a trial; 0: it is due.
+
+        Args:
+            failure_worker_s: Cost of a failure in worker-seconds.
+            now: Unix time in ms.
+        """
+        if self.since_ms < 0:
+            self.since_ms = now
+        needed_s = min(_WAIT_MAX_S, _RISK * failure_worker_s * 2**self.failures)
+        return max(0, self.since_ms + int(1_000.0 * needed_s) - now)
+
+    def forget(self) -> None:
+        """Record that something else keeps the pool."""
+        self.since_ms = -1
+
+    def record_trial(self, now: int) -> None:
+        """Record that the pool has shrunk without a proof."""
+        self.since_ms, self.tried_at_ms = -1, now
+
+    def record_growth(self, now: int) -> None:
+        """Record a growth, which soon after a trial shows that it has failed."""
+        if 0 <= self.tried_at_ms <= now <= self.tried_at_ms + _SOON_MS:
+            self.failures = min(_FAILURES_MAX, self.failures + 1)
+        self.since_ms = self.tried_at_ms = -1
