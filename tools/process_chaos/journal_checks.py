@@ -78,13 +78,14 @@ async def _copy_all(copies: dict[Path, Path]) -> None:
 def copy_segments(journal: Path, copy: Path) -> None:
     """Copy the segments that are new or have grown, and none older than the oldest copy: these were replayed.
 
-    An agent that is still starting has no folder yet.
+    An agent that is still starting has no folder yet. One on a full disk removes the segment that it cannot begin.
     """
     copy.mkdir(parents=True, exist_ok=True)
     oldest = min((segment.name for segment in segments_in(copy)), default="")
     for segment in segments_in(journal) if journal.exists() else ():
         copied = copy / segment.name
         with suppress(FileNotFoundError):  # its agent has deleted it
-            if segment.name >= oldest and not (copied.exists() and copied.stat().st_size == segment.stat().st_size):
+            size = segment.stat().st_size
+            if size and segment.name >= oldest and not (copied.exists() and copied.stat().st_size == size):
                 part = shutil.copyfile(segment, copied.with_suffix(".part"))
                 part.replace(copied)  # at once: a replay may be reading it
