@@ -42,10 +42,10 @@ def test_an_agent_that_is_still_starting_has_no_journal(tmp_path: Path) -> None:
 def test_a_segment_that_a_full_disk_left_empty_is_not_copied(tmp_path: Path) -> None:
     journal, copy = tmp_path / "agent-1", tmp_path / "copy"
     shutil.copytree(JOURNAL, journal)
-    newest = sorted(journal.iterdir())[-1]
+    newest = max(journal.iterdir())
     (journal / newest.name.replace("000002", "000003")).touch()
     copy_segments(journal, copy)
-    assert sorted(path.name for path in copy.iterdir())[-1] == newest.name
+    assert max(path.name for path in copy.iterdir()) == newest.name
     assert asyncio.run(JournalChecks().replay(copy)) == []
 
 
