@@ -17,11 +17,15 @@ in four is taken to fail."""
 
 def test_a_trial_waits_until_the_kept_worker_has_cost_as_much_as_the_risk() -> None:
     trial = UnprovenShrink()
-    assert trial.left_ms(1_200.0, NOW_MS) == 300_000
-    assert trial.left_ms(1_200.0, NOW_MS + 299_999) == 1
-    assert trial.left_ms(1_200.0, NOW_MS + 300_000) == 0
+    assert trial.left_ms(2, 1_200.0, NOW_MS) == 300_000
+    assert trial.left_ms(2, 1_200.0, NOW_MS + 299_999) == 1
+    assert trial.left_ms(2, 1_200.0, NOW_MS + 300_000) == 0
+    trial.record_trial(NOW_MS + 300_000)
+    assert trial.left_ms(2, 1_200.0, NOW_MS + 301_000) == 0, "a guardrail may hold the shrink"
+    assert trial.left_ms(1, 1_200.0, NOW_MS + 302_000) == 300_000, "another worker less is another trial"
+    assert trial.left_ms(1, 1_200.0, NOW_MS + 402_000) == 200_000
     trial.forget()
-    assert trial.left_ms(1_200.0, NOW_MS + 400_000) == 300_000
+    assert trial.left_ms(1, 1_200.0, NOW_MS + 402_000) == 300_000
 
 
 def test_each_failure_doubles_the_wait_up_to_a_day() -> None:
@@ -29,8 +33,8 @@ def test_each_failure_doubles_the_wait_up_to_a_day() -> None:
     for failures, wait_s in ((1, 600), (2, 1_200), (3, 2_400)):
         trial.record_trial(NOW_MS)
         trial.record_growth(NOW_MS + 600_000)
-        assert (trial.failures, trial.left_ms(1_200.0, NOW_MS)) == (failures, 1_000 * wait_s)
-    assert trial.left_ms(inf, NOW_MS) == 86_400_000
+        assert (trial.failures, trial.left_ms(2, 1_200.0, NOW_MS)) == (failures, 1_000 * wait_s)
+    assert trial.left_ms(2, inf, NOW_MS) == 86_400_000
 
 
 @pytest.mark.parametrize("tried_at_ms", [-1, NOW_MS - 600_001])

@@ -112,7 +112,7 @@ def _untried(load: PoolLoad, needs: PoolNeeds, allowed: int) -> tuple[int, dict[
         trial.forget()
         return 0, {}
     failure_worker_s = rate * load.start_up_ms / 1_000.0 * load.cost_of_miss / load.serves
-    left_ms = trial.left_ms(failure_worker_s, load.now)
+    left_ms = trial.left_ms(current, failure_worker_s, load.now)
     if not left_ms:
         trial.record_trial(load.now)
     rates = {"rate": rate / allowed, "proven": load.proven_per_s}

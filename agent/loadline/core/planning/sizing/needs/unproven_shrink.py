@@ -20,22 +20,25 @@ _WAIT_MAX_S: Final = 86_400.0
 class UnprovenShrink(Struct):
     """Time for which a pool was kept for want of a proof alone, and the trials that have failed."""
 
+    replicas: int = 0
+    """Count that is kept."""
     since_ms: int = -1
-    """Time since which nothing else has kept the pool; -1: something does."""
+    """Time since which nothing else has kept it; -1: something does."""
     tried_at_ms: int = -1
     """Time of the last trial; -1: none, or the pool has grown since."""
     failures: int = 0
     """Trials that have failed: each doubles the time until the next one."""
 
-    def left_ms(self, failure_worker_s: float, now: int) -> int:
-        """Return the time until a trial; 0: it is due.
+    def left_ms(self, replicas: int, failure_worker_s: float, now: int) -> int:
+        """Return the time until a trial; 0: it is due, and stays so until the count changes, as guardrails may hold it.
 
         Args:
+            replicas: Count in force.
             failure_worker_s: Cost of a failure in worker-seconds.
             now: Unix time in ms.
         """
-        if self.since_ms < 0:
-            self.since_ms = now
+        if self.since_ms < 0 or replicas != self.replicas:
+            self.since_ms, self.replicas = now, replicas
         needed_s = min(_WAIT_MAX_S, _RISK * failure_worker_s * 2**self.failures)
         return max(0, self.since_ms + int(1_000.0 * needed_s) - now)
 
@@ -44,8 +47,8 @@ class UnprovenShrink(Struct):
         self.since_ms = -1
 
     def record_trial(self, now: int) -> None:
-        """Record that the pool has shrunk without a proof."""
-        self.since_ms, self.tried_at_ms = -1, now
+        """Record that a trial was recommended."""
+        self.tried_at_ms = now
 
     def record_growth(self, now: int) -> None:
         """Record a growth, which soon after a trial shows that it has failed."""
