@@ -13,13 +13,19 @@ def commits(effects: list[AnyEffect]) -> int:
     return sum(isinstance(effect, CommitDecision) for effect in effects)
 
 
-def test_after_a_takeover_a_shrink_waits_for_the_warm_up() -> None:
+def guarded(**limits: int) -> ControllerHarness:
+    """Return a follower with two workers whose model has these guardrails."""
     settings = make_settings()
-    warm = msgspec.structs.replace(settings.models[0].effective_guardrails, warm_up_ms=20_000)
-    models = tuple(msgspec.structs.replace(model, guardrails=warm) for model in settings.models)
+    guardrails = msgspec.structs.replace(settings.models[0].effective_guardrails, **limits)
+    models = tuple(msgspec.structs.replace(model, guardrails=guardrails) for model in settings.models)
     harness = ControllerHarness(msgspec.structs.replace(settings, models=models))
     harness.handle(BusConnectionChanged(connected=True), RegistryRead([]))
     harness.register("a", "b")
+    return harness
+
+
+def test_after_a_takeover_a_shrink_waits_for_the_warm_up() -> None:
+    harness = guarded(warm_up_ms=20_000)
     harness.become_leader()
     harness.advance(40)
     harness.lose_lease()
@@ -39,12 +45,7 @@ def test_after_a_takeover_a_shrink_waits_for_the_warm_up() -> None:
     ],
 )
 def test_the_cooldown_after_the_decision_of_a_former_leader_goes_on(previous: int, issued_s: int, left_s: int) -> None:
-    settings = make_settings()
-    paced = msgspec.structs.replace(settings.models[0].effective_guardrails, cooldown_up_ms=60_000)
-    models = tuple(msgspec.structs.replace(model, guardrails=paced) for model in settings.models)
-    harness = ControllerHarness(msgspec.structs.replace(settings, models=models))
-    harness.handle(BusConnectionChanged(connected=True), RegistryRead([]))
-    harness.register("a", "b")
+    harness = guarded(cooldown_up_ms=60_000)
     harness.kv["m"] = 1.0
     harness.advance(60)
     issued_at_ms = harness.now + issued_s * 1_000

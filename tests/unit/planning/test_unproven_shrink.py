@@ -20,7 +20,7 @@ def test_a_trial_waits_until_the_kept_worker_has_cost_as_much_as_the_risk() -> N
     assert trial.left_ms(2, 1_200.0, NOW_MS) == 300_000
     assert trial.left_ms(2, 1_200.0, NOW_MS + 299_999) == 1
     assert trial.left_ms(2, 1_200.0, NOW_MS + 300_000) == 0
-    trial.record_trial(NOW_MS + 300_000)
+    trial.record_trial(2, NOW_MS + 300_000)
     assert trial.left_ms(2, 1_200.0, NOW_MS + 301_000) == 0, "a guardrail may hold the shrink"
     assert trial.left_ms(1, 1_200.0, NOW_MS + 302_000) == 300_000, "another worker less is another trial"
     assert trial.left_ms(1, 1_200.0, NOW_MS + 402_000) == 200_000
@@ -31,17 +31,17 @@ def test_a_trial_waits_until_the_kept_worker_has_cost_as_much_as_the_risk() -> N
 def test_each_failure_doubles_the_wait_up_to_a_day() -> None:
     trial = UnprovenShrink()
     for failures, wait_s in ((1, 600), (2, 1_200), (3, 2_400)):
-        trial.record_trial(NOW_MS)
-        trial.record_growth(NOW_MS + 600_000)
+        trial.record_trial(2, NOW_MS)
+        trial.record_growth(1, NOW_MS + 600_000)
         assert (trial.failures, trial.left_ms(2, 1_200.0, NOW_MS)) == (failures, 1_000 * wait_s)
     assert trial.left_ms(2, inf, NOW_MS) == 86_400_000
 
 
-@pytest.mark.parametrize("tried_at_ms", [-1, NOW_MS - 600_001])
-def test_a_growth_long_after_a_trial_is_no_failure(tried_at_ms: int) -> None:
-    trial = UnprovenShrink(tried_at_ms=tried_at_ms)
-    trial.record_growth(NOW_MS)
-    assert trial == UnprovenShrink()
+@pytest.mark.parametrize(("tried_at_ms", "replicas"), [(-1, 1), (NOW_MS - 600_001, 1), (NOW_MS - 1, 2)])
+def test_a_growth_long_after_a_trial_or_one_that_was_held_is_no_failure(tried_at_ms: int, replicas: int) -> None:
+    trial = UnprovenShrink(tried_at_ms=tried_at_ms, tried_from=2)
+    trial.record_growth(replicas, NOW_MS)
+    assert (trial.failures, trial.tried_at_ms) == (0, -1)
 
 
 def test_a_steady_load_that_one_of_two_workers_serves_ends_on_one() -> None:

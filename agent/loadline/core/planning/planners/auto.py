@@ -357,7 +357,7 @@ class AutoPlanner(Planner):
         if wanted > current:
             if serves:
                 state.hold.record_growth(wanted, self.knobs.cost_of_miss / serves, load.start_up_ms, now)
-            state.unproven_shrink.record_growth(now)
+            state.unproven_shrink.record_growth(current, now)
             if reason.code is ReasonCode.DEMAND_TARGET:
                 state.reversed_shrink.record_growth(needs.growing_per_s, needs.requests_per_s, current, now)
             return PoolRecommendation(wanted, (reason,))

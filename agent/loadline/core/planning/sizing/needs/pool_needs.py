@@ -1,6 +1,7 @@
 """Workers that a pool needs, by all that is known of it: demand, saturation, occupancy and backlog."""
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from math import inf
 from typing import Final
 
@@ -74,8 +75,8 @@ UNPROVEN_BY_ONE: Final = 1.25
 """Ratio to a load that was seen to be good up to which a shrink of one worker is safe."""
 
 
-class PoolLoad(Struct, frozen=True):
-    """A pool, what is known of it, and the arrivals that it has to serve."""
+class PoolLoad(Struct, frozen=True, dict=True):
+    """A pool, what is known of it, and the arrivals that it has to serve, in one plan."""
 
     model: Model
     pool: Pool
@@ -125,13 +126,13 @@ class PoolLoad(Struct, frozen=True):
         """Work/s that a worker serves within the objectives; 0 if unknown."""
         return self.serves * self.lengths.expected_work(self.pool.knobs.role)
 
-    @property
+    @cached_property
     def proven_per_s(self) -> float:
         """Requests/s of a worker at which the pool was seen to be within the objectives; 0 if at none."""
         role, work = self.pool.knobs.role, self.lengths.expected_work(self.pool.knobs.role)
         return self.state.evidence.proven_rate(role, self.model.objectives) / work if work else 0.0
 
-    @property
+    @cached_property
     def promised_per_s(self) -> float:
         """Requests/s of a worker that the loads within the objectives promise, less the margin, or that were seen.
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import Struct
 
-_SOON_MS: Final = 600_000
+SOON_MS: Final = 600_000
 """Time after a shrink within which a growth reverses it."""
 _LASTS_MS: Final = 1_800_000
 """Time for which the load counts, as for the points of a latency curve."""
@@ -41,7 +41,7 @@ class ReversedShrink(Struct):
             workers: Count before the growth.
             now: Unix time in ms.
         """
-        is_soon = 0 <= self.shrunk_at_ms <= now <= self.shrunk_at_ms + _SOON_MS
+        is_soon = 0 <= self.shrunk_at_ms <= now <= self.shrunk_at_ms + SOON_MS
         self.shrunk_at_ms = -1
         if is_soon and workers and growing_per_s <= _STEADY * lasting_per_s:
             self.per_worker, self.at_ms = lasting_per_s / workers, now

@@ -81,8 +81,9 @@ def _reversed(load: PoolLoad, needs: PoolNeeds, _allowed: int) -> tuple[int, dic
 
 def _unproven(load: PoolLoad, needs: PoolNeeds, allowed: int) -> tuple[int, dict[str, float]]:
     """Return the smallest count that leaves no worker far beyond a load that was seen to be good, or one to try."""
-    current = load.pool.effective_target(load.now)
-    replicas_min = min(_unproven_min(load, needs), current - _may_try(load, needs))
+    replicas_min = _unproven_min(load, needs)
+    if _may_try(load, needs):
+        replicas_min = min(replicas_min, load.pool.effective_target(load.now) - 1)
     return replicas_min, {"rate": needs.requests_per_s / max(1, allowed), "proven": load.proven_per_s}
 
 
@@ -114,7 +115,7 @@ def _untried(load: PoolLoad, needs: PoolNeeds, allowed: int) -> tuple[int, dict[
     failure_worker_s = rate * load.start_up_ms / 1_000.0 * load.cost_of_miss / load.serves
     left_ms = trial.left_ms(current, failure_worker_s, load.now)
     if not left_ms:
-        trial.record_trial(load.now)
+        trial.record_trial(current, load.now)
     rates = {"rate": rate / allowed, "proven": load.proven_per_s}
     return current if left_ms else 0, rates | {"left_ms": left_ms}
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from msgspec import Struct
 
-_SOON_MS: Final = 600_000
-"""Time after a trial within which a growth shows that it has failed."""
+from loadline.core.planning.sizing.needs.reversed_shrink import SOON_MS
+
 _RISK: Final = 0.25
 """Probability of a failure before any; 1 of 23 trials of one worker instead of two failed, near its limit."""
 _FAILURES_MAX: Final = 6
@@ -25,7 +25,9 @@ class UnprovenShrink(Struct):
     since_ms: int = -1
     """Time since which nothing else has kept it; -1: something does."""
     tried_at_ms: int = -1
-    """Time of the last trial; -1: none, or the pool has grown since."""
+    """Time at which a trial was last recommended; -1: never, or the pool has grown since."""
+    tried_from: int = 0
+    """Count in force then."""
     failures: int = 0
     """Trials that have failed: each doubles the time until the next one."""
 
@@ -46,12 +48,13 @@ class UnprovenShrink(Struct):
         """Record that something else keeps the pool."""
         self.since_ms = -1
 
-    def record_trial(self, now: int) -> None:
-        """Record that a trial was recommended."""
-        self.tried_at_ms = now
+    def record_trial(self, replicas: int, now: int) -> None:
+        """Record that a trial was recommended for a count in force."""
+        self.tried_at_ms, self.tried_from = now, replicas
 
-    def record_growth(self, now: int) -> None:
-        """Record a growth, which soon after a trial shows that it has failed."""
-        if 0 <= self.tried_at_ms <= now <= self.tried_at_ms + _SOON_MS:
+    def record_growth(self, replicas: int, now: int) -> None:
+        """Record a growth from a count in force: the trial that has led to this count a short time ago has failed."""
+        is_soon = 0 <= self.tried_at_ms <= now <= self.tried_at_ms + SOON_MS
+        if is_soon and replicas < self.tried_from:
             self.failures = min(_FAILURES_MAX, self.failures + 1)
         self.since_ms = self.tried_at_ms = -1
