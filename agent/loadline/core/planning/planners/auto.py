@@ -359,7 +359,8 @@ class AutoPlanner(Planner):
                 state.hold.record_growth(wanted, self.knobs.cost_of_miss / serves, load.start_up_ms, now)
             state.unproven_shrink.record_growth(current, now)
             if reason.code is ReasonCode.DEMAND_TARGET:
-                state.reversed_shrink.record_growth(needs.growing_per_s, needs.requests_per_s, current, now)
+                rates, error = (needs.growing_per_s, needs.requests_per_s), self.arrivals.error(SAMPLES[0])
+                state.reversed_shrink.record_growth(*rates, current, error, now)
             return PoolRecommendation(wanted, (reason,))
         if not serves:
             learning = Reason.of(ReasonCode.CAPACITY_LEARNING, pool.name, needed=needs.lasting)

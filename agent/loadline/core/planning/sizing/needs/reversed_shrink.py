@@ -1,6 +1,6 @@
 """Load at which a pool grew again soon after a shrink, so that the shrink is not repeated."""
 
-from math import ceil
+from math import ceil, sqrt
 from typing import Final
 
 from msgspec import Struct
@@ -9,10 +9,11 @@ SOON_MS: Final = 600_000
 """Time after a shrink within which a growth reverses it."""
 _LASTS_MS: Final = 1_800_000
 """Time for which the load counts, as for the points of a latency curve."""
-_STEADY: Final = 1.1
-"""Ratio of the expected to the lasting load up to which it was the shrink, and no rise, that made the pool grow."""
-_BELOW: Final = 0.9
-"""Part of the load which the remaining workers may have: the mean of a minute varies by some percent."""
+_STEADY: Final = 0.1
+"""Part by which the expected load may exceed the lasting one, or the load fall below the one at the growth, at least:
+then it was the shrink, and no rise, that made the pool grow."""
+_CHANCE: Final = 3.0
+"""Standard errors of the arrivals by which it may: at 18 requests/s, the mean of 15 s varies by 6 %."""
 
 
 class ReversedShrink(Struct):
@@ -32,26 +33,31 @@ class ReversedShrink(Struct):
         """Record that the pool has shrunk."""
         self.shrunk_at_ms = now
 
-    def record_growth(self, growing_per_s: float, lasting_per_s: float, workers: int, now: int) -> None:
+    def record_growth(self, growing_per_s: float, lasting_per_s: float, workers: int, error: float, now: int) -> None:
         """Record that the demand has made the pool grow.
 
         Args:
             growing_per_s: Expected requests/s, for growth.
             lasting_per_s: Requests/s of the last minute.
             workers: Count before the growth.
+            error: Standard error of the expected requests/s, relative to them.
             now: Unix time in ms.
         """
         is_soon = 0 <= self.shrunk_at_ms <= now <= self.shrunk_at_ms + SOON_MS
         self.shrunk_at_ms = -1
-        if is_soon and workers and growing_per_s <= _STEADY * lasting_per_s:
+        if is_soon and workers and growing_per_s <= (1.0 + _margin(error)) * lasting_per_s:
             self.per_worker, self.at_ms = lasting_per_s / workers, now
 
     def left_ms(self, now: int) -> int:
         """Return the time for which the load still counts; negative if it does not."""
         return self.at_ms + _LASTS_MS - now
 
-    def replicas_min(self, requests_per_s: float, now: int) -> int:
-        """Return the smallest count to shrink to."""
+    def replicas_min(self, requests_per_s: float, error: float, now: int) -> int:
+        """Return the smallest count to shrink to, for requests/s of the last minute and their relative error."""
         if not self.per_worker or self.left_ms(now) < 0:
             return 0
-        return ceil(requests_per_s / (_BELOW * self.per_worker))
+        return ceil(requests_per_s / ((1.0 - _margin(sqrt(2.0) * error)) * self.per_worker))  # two means differ
+
+
+def _margin(error: float) -> float:
+    return min(0.5, max(_STEADY, _CHANCE * error))

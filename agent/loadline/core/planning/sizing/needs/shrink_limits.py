@@ -5,7 +5,7 @@ from typing import Final
 
 from loadline.core.planning.recommendation import PoolRecommendation
 from loadline.core.planning.sizing.need import whole
-from loadline.core.planning.sizing.needs.pool_needs import LIGHT, UNPROVEN_BY_ONE, PoolLoad, PoolNeeds
+from loadline.core.planning.sizing.needs.pool_needs import LIGHT, SAMPLES, UNPROVEN_BY_ONE, PoolLoad, PoolNeeds
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 
 _WARM_UP_MS: Final = 30_000
@@ -75,7 +75,8 @@ def _held(load: PoolLoad, _needs: PoolNeeds, _allowed: int) -> tuple[int, dict[s
 def _reversed(load: PoolLoad, needs: PoolNeeds, _allowed: int) -> tuple[int, dict[str, float]]:
     """Return the smallest count to which a shrink was not reversed."""
     before, now = load.state.reversed_shrink, load.now
-    replicas_min = min(load.pool.effective_target(now), before.replicas_min(needs.requests_per_s, now))
+    kept = before.replicas_min(needs.requests_per_s, load.arrivals.error(SAMPLES[1]), now)
+    replicas_min = min(load.pool.effective_target(now), kept)
     return replicas_min, {"per_worker": before.per_worker, "left_ms": before.left_ms(now)}
 
 
