@@ -153,6 +153,13 @@ class Ours(Planner):
     summary = "Ours."
 """
 
+OURS = TAKEN.replace("saturation", "ours")
+KNOBS = """
+from msgspec import Struct
+class OurKnobs(Struct):
+    pace: float = 1.0
+"""
+
 
 @pytest.mark.parametrize(
     ("code", "name", "problem"),
@@ -160,7 +167,9 @@ class Ours(Planner):
         (TAKEN, "saturation", "the name 'saturation' is taken by loadline.core.planning.planners.saturation"),
         (TAKEN, "ours", "its name 'saturation' differs from the name of the entry point"),
         ("class Ours: name = 'ours'", "ours", "Ours is not a subclass of loadline.core.planning.planner.Planner"),
-        (TAKEN.replace('"Ours."', '""').replace("saturation", "ours"), "ours", "its summary is empty"),
+        (OURS.replace('"Ours."', '""'), "ours", "its summary is empty"),
+        (f"{OURS}    when: complex = 1j\n", "ours", "a snapshot cannot hold its fields: "),
+        (f"{KNOBS}{OURS}    Knobs = OurKnobs\n", "ours", "its field knobs must be annotated as OurKnobs"),
         (TAKEN.replace("saturation", "guardrails"), "guardrails", "'guardrails' is a key of [[models]]"),
         (TAKEN.replace("saturation", "No Name"), "No Name", "must consist of lower-case letters, digits and _"),
     ],

@@ -13,6 +13,7 @@ from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.worker import WorkerState
 from loadline.core.planning.planners import PLANNERS, Planner
+from loadline.core.planning.plugin_values import plain_number
 from loadline.core.state.agent_state import AgentState
 from loadline.core.state.model_state import accelerator_of, engine_of
 from loadline.core.state.settings import Settings
@@ -71,7 +72,7 @@ def _fields(struct: Struct, **replaced: Any) -> dict[str, Any]:
 
 
 def _raw(value: Any) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(value))
+    return msgspec.Raw(msgspec.json.encode(value, enc_hook=plain_number))
 
 
 def _encode_in_slices(workers: dict[str, WorkerState]) -> msgspec.Raw:

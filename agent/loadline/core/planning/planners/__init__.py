@@ -3,6 +3,7 @@
 Packages provide planners by entry points, which ``config/plugins.py`` loads and registers.
 """
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import fields
 
@@ -53,14 +54,30 @@ def _problem(kind: type) -> str:
         return f"its name {kind.name!r} must consist of lower-case letters, digits and _"
     if not kind.summary:
         return "its summary is empty"
+    registered = PLANNERS.get(kind.name, kind)
+    if registered is not kind:
+        return f"the name {kind.name!r} is taken by {registered.__module__}"
+    return _knobs_problem(kind) or _snapshot_problem(kind, kind.Knobs())
+
+
+def _knobs_problem(kind: type[Planner]) -> str:
+    """Return the reason why a configuration cannot hold the knobs of a planner; empty if it can."""
     knobs: object = kind.Knobs
     if not (isinstance(knobs, type) and issubclass(knobs, Struct)):
         return "its Knobs are not a msgspec Struct"
     required = [field.name for field in fields(knobs) if field.required]
-    if required:
-        return f"its knob {required[0]!r} has no default"
-    registered = PLANNERS.get(kind.name, kind)
-    return "" if registered is kind else f"the name {kind.name!r} is taken by {registered.__module__}"
+    return f"its knob {required[0]!r} has no default" if required else ""
+
+
+def _snapshot_problem(kind: type[Planner], knobs: Struct) -> str:
+    """Return the reason why no snapshot can restore a planner; empty if it can."""
+    try:
+        restored = msgspec.json.decode(msgspec.json.encode(kind(knobs)), type=kind)
+    except Exception as error:  # noqa: BLE001 - the constructor of another package may raise anything
+        return f"a snapshot cannot hold its fields: {error}"
+    if fields(knobs) and type(restored.knobs) is not type(knobs):
+        return f"its field knobs must be annotated as {type(knobs).__name__}, or a snapshot cannot restore it"
+    return ""
 
 
 __all__ = ["BUILT_IN", "PLANNERS", "Planner", "register"]

@@ -6,6 +6,8 @@ from msgspec import Struct
 
 from loadline.core.planning.encode_pools import EncodePools, as_seen_by
 from loadline.core.planning.guardrails.constraints import NO_BOUNDS, Bound
+from loadline.core.planning.planners import BUILT_IN
+from loadline.core.planning.plugin_values import plain_recommendation
 from loadline.core.rounds.scaling.context import ScalingContext
 from loadline.core.state.model_state import ModelState
 from loadline.core.vocabulary.effects import Effect, FitForecast
@@ -52,6 +54,8 @@ def _run_planner(context: ScalingContext, model: ModelState, now: int) -> tuple[
             planner.ingest_forecast(forecast)
         seen = as_seen_by(planner, model)
         recommendation, wake_ms = planner.plan(seen, now), planner.next_wake()
+        if type(planner) not in BUILT_IN:
+            recommendation, wake_ms = plain_recommendation(recommendation, seen.pools.keys()), int(wake_ms)
         if seen is not model:
             encode = model.encode = model.encode or EncodePools()
             recommendation, wake_ms = encode.add_to(recommendation, model, now), min(wake_ms, encode.next_wake())

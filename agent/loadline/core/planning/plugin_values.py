@@ -1,0 +1,58 @@
+"""Values of planners from other packages: numbers of NumPy are converted, what no snapshot can hold is refused."""
+
+from collections.abc import Set as AbstractSet
+from numbers import Integral, Real
+from typing import Any, Final
+
+import msgspec
+
+from loadline.core.vocabulary.reasons import Reason, Recommendation
+
+REPLICAS_MAX: Final = 1_000_000
+"""Largest count that a planner may recommend; guardrails limit it further."""
+
+
+def plain_recommendation(found: Any, pools: AbstractSet[str]) -> Recommendation:
+    """Return the recommendation of a planner for these pools, with plain numbers.
+
+    Raises:
+        TypeError: It is none, or holds an object that cannot be encoded.
+        ValueError: A field has another type, a number is not finite, a reason lacks a number of its sentence, or a pool
+            or its count is impossible.
+    """
+    if not isinstance(found, Recommendation):
+        raise TypeError(f"plan() returned {type(found).__name__}; it must return a Recommendation")
+    plain = _decode(_encode(found))
+    unknown = sorted({*plain.targets, *plain.victims} - pools)
+    if unknown:
+        raise ValueError(f"plan() names pool {unknown[0]!r}; the pools are {', '.join(sorted(pools))}")
+    for pool, replicas in plain.targets.items():
+        if not 0 <= replicas <= REPLICAS_MAX:
+            raise ValueError(f"plan() recommends {replicas} workers for {pool}; 0 to {REPLICAS_MAX} are possible")
+    for reason in plain.reasons:
+        _check_sentence(reason)
+    return plain
+
+
+def _check_sentence(reason: Reason) -> None:
+    try:
+        reason.sentence()
+    except KeyError as missing:
+        raise ValueError(f"plan() gives reason {reason.code} without its number {missing}") from missing
+
+
+def plain_number(value: Any) -> int | float:
+    """Return an object as a number of Python, for encoders.
+
+    Raises:
+        TypeError: It is no number.
+    """
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    raise TypeError(f"a planner returned or keeps a {type(value).__name__}, which no snapshot can hold")
+
+
+_encode: Final = msgspec.json.Encoder(enc_hook=plain_number).encode
+_decode: Final = msgspec.json.Decoder(Recommendation).decode  # JSON has neither NaN nor infinity

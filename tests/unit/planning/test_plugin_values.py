@@ -1,0 +1,85 @@
+"""What a planner of another package may recommend: numbers of NumPy; anything else that is wrong holds its model."""
+
+from math import inf, nan
+from typing import Any, cast
+
+import msgspec
+import pytest
+from numpy import float64, int64
+
+from loadline.core.controller import Controller
+from loadline.core.fleet.fleet import Model
+from loadline.core.planning import planners
+from loadline.core.planning.planners.threshold import ThresholdPlanner
+from loadline.core.planning.plugin_values import plain_recommendation
+from loadline.core.vocabulary.effects import AnyEffect, CommitDecision, RaiseAlarm
+from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
+from tests.support.controller_harness import ControllerHarness, leading, make_settings
+
+RIGHT = Reason.of(ReasonCode.CAPACITY_LEARNING, "decode", needed=2.0)
+
+
+def recommendation(replicas: Any = 3, reason: Reason = RIGHT, **fields: Any) -> Recommendation:
+    return Recommendation("own", {"decode": replicas}, (reason,), **{"inputs": {}, **fields})
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, found: Recommendation) -> tuple[ControllerHarness, list[AnyEffect]]:
+    """Return a leading controller whose planner begins to recommend ``found``, and the effects of the next seconds."""
+    recommended = [Recommendation("own", {}, (RIGHT,), {})]
+
+    class OwnPlanner(ThresholdPlanner):
+        mean: float = float64(1.5)
+
+        def plan(self, model: Model, now: int) -> Recommendation:
+            del model, now
+            return recommended[-1]
+
+        def next_wake(self) -> int:
+            wake_ms: Any = int64(2**50)
+            return cast("int", wake_ms)
+
+    monkeypatch.setitem(planners.PLANNERS, "threshold", OwnPlanner)
+    harness = leading()
+    recommended.append(found)
+    return harness, harness.advance(5)
+
+
+def test_numbers_of_numpy_are_plain_in_the_decision_and_in_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = Reason(ReasonCode.CAPACITY_LEARNING, "decode", {"needed": float64(2.5)})
+    harness, effects = planned(monkeypatch, recommendation(int64(3), needed))
+    [target] = harness.commit_of(effects).targets
+    assert type(target.replicas) is int
+    assert target.replicas == 3
+    restored = Controller(make_settings())
+    restored.restore(harness.controller.snapshot())
+    assert restored.snapshot() == harness.controller.snapshot()
+
+
+def test_a_wrong_recommendation_holds_the_model_with_an_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    _harness, effects = planned(monkeypatch, recommendation(reason=Reason(ReasonCode.CAPACITY_LEARNING, "decode")))
+    text = "ValueError: plan() gives reason capacity_learning without its number 'needed'"
+    assert RaiseAlarm("planner_failed", "m", text) in effects
+    assert not [one for one in effects if isinstance(one, CommitDecision)]
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (None, r"plan\(\) returned NoneType; it must return a Recommendation"),
+        (recommendation(-1), "recommends -1 workers for decode; 0 to 1000000 are possible"),
+        (recommendation(10**30), "Integer value out of range|recommends 1"),
+        (recommendation(2.5), r"Expected `int`, got `float` - at `\$.targets"),
+        (recommendation(nan), r"Expected `int`, got `null` - at `\$.targets"),
+        (recommendation(reason=Reason.of(ReasonCode.CAPACITY_LEARNING, needed=inf)), r"at `\$.reasons"),
+        (recommendation(reason=Reason("my_code")), r"Invalid enum value 'my_code' - at `\$.reasons"),  # type: ignore[arg-type]
+        (recommendation(demands=(RoleDemand("decode", inf, {}),)), r"at `\$.demands"),
+        (
+            recommendation(inputs={"rate": object()}),
+            r"a planner returned or keeps a object, which no snapshot can hold",
+        ),
+        (recommendation(victims={"prefill": ("a",)}), "names pool 'prefill'; the pools are decode"),
+    ],
+)
+def test_what_is_wrong_is_named(found: object, message: str) -> None:
+    with pytest.raises((TypeError, ValueError, msgspec.ValidationError), match=message):
+        plain_recommendation(found, {"decode"})
