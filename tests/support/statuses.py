@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from loadline.core.state.agent_state import AgentState
+from loadline.core.state.explanation_log import EncodedExplanation, ExplanationLog
 from loadline.core.vocabulary.conditions import Condition
 from loadline.core.vocabulary.reasons import Explanation, Reason, ReasonCode, Recommendation
 from loadline.core.vocabulary.status import (
@@ -84,4 +85,5 @@ def state_of(status: AgentStatus | None) -> AgentState:
         )
         for one in (status.models if status is not None else ())
     }
-    return cast("AgentState", SimpleNamespace(explanations=[explanation()], fleet=SimpleNamespace(models=models)))
+    log = ExplanationLog([EncodedExplanation.of(explanation())])
+    return cast("AgentState", SimpleNamespace(explanations=log, fleet=SimpleNamespace(models=models)))

@@ -174,7 +174,7 @@ class TurnHistory:
 
 
 def _explanation(state: AgentState, decision_id: str) -> Explanation | None:
-    return next((one for one in reversed(state.explanations) if one.decision_id == decision_id), None)
+    return next(state.explanations.of_decision(decision_id), None)
 
 
 def _key(hold: Explanation) -> tuple[object, ...]:

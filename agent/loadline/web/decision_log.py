@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
-from loadline.core.vocabulary.reasons import Explanation
+from loadline.core.state.explanation_log import EncodedExplanation
 from loadline.core.vocabulary.status import DecisionSummary
 from loadline.web.page_data import DecisionPage, decision_page
 
@@ -25,7 +25,7 @@ class DecisionLog:
 
     def __init__(self, models: int) -> None:
         self._kept_max = DECISIONS_MAX
-        self._explanations: dict[str, OrderedDict[_Key, Explanation]] = {}
+        self._explanations: dict[str, OrderedDict[_Key, EncodedExplanation]] = {}
         self._states: dict[str, OrderedDict[str, tuple[str, str]]] = {}
         self._revisions: dict[str, int] = {}
         self.divide_among(models)
@@ -39,9 +39,9 @@ class DecisionLog:
                 _shorten(self._states.get(model, OrderedDict()), kept_max)
         self._kept_max = kept_max
 
-    def add(self, explanations: Iterable[Explanation]) -> None:
+    def add(self, explanations: Iterable[EncodedExplanation]) -> None:
         """Add explanations, oldest first; known ones change only if another decision superseded them."""
-        held: dict[str, list[Explanation]] = {}
+        held: dict[str, list[EncodedExplanation]] = {}
         for one in explanations:
             held.setdefault(one.model, []).append(one)
         for model, found in held.items():
@@ -51,9 +51,9 @@ class DecisionLog:
             for one in found[first:]:
                 self._add(kept, one)
 
-    def _add(self, kept: OrderedDict[_Key, Explanation], one: Explanation) -> None:
+    def _add(self, kept: OrderedDict[_Key, EncodedExplanation], one: EncodedExplanation) -> None:
         known = kept.get(_key(one))
-        if known is None or known.superseded_by != one.superseded_by:
+        if known != one:
             kept[_key(one)] = one
             _shorten(kept, self._kept_max)
             self._change(one.model)
@@ -82,16 +82,16 @@ class DecisionLog:
         """Return the decisions of a model, newest first."""
         states = self._states.get(model, OrderedDict())
         found = reversed(self._explanations.get(model, OrderedDict()).values())
-        return [decision_page(one, *states.get(one.decision_id, ("", ""))) for one in found]
+        return [decision_page(one.decode(), *states.get(one.decision_id, ("", ""))) for one in found]
 
     def _change(self, model: str) -> None:
         self._revisions[model] = self._revisions.get(model, 0) + 1
 
 
-def _key(one: Explanation) -> _Key:
+def _key(one: EncodedExplanation) -> _Key:
     return one.at_ms, one.decision_id
 
 
-def _shorten(kept: OrderedDict[_Key, Explanation] | OrderedDict[str, tuple[str, str]], size_max: int) -> None:
+def _shorten(kept: OrderedDict[_Key, EncodedExplanation] | OrderedDict[str, tuple[str, str]], size_max: int) -> None:
     while len(kept) > size_max:
         kept.popitem(last=False)

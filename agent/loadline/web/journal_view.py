@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from loadline.adapters.file_journal import OnProgress, no_progress, read_segments, with_progress
 from loadline.core.queries import status as query
+from loadline.core.state.explanation_log import EncodedExplanation
 from loadline.core.vocabulary.effects import RaiseAlarm
 from loadline.core.vocabulary.events import DecisionAnswered, DecisionCommitted
 from loadline.core.vocabulary.reasons import Explanation
@@ -55,7 +56,7 @@ class JournalFrame(Struct, frozen=True):
 class _Moment(Struct, frozen=True):
     status: AgentStatus
     holds: dict[str, Explanation | None]
-    explanations: tuple[Explanation, ...]
+    explanations: tuple[EncodedExplanation, ...]
 
 
 class _Frames(Struct, frozen=True):
@@ -152,7 +153,7 @@ def _moment(turn: ReplayedTurn) -> _Moment:
     state = controller.state
     status = query.status(controller.settings, state, "", turn.now, turn.now, controller.planners)
     holds = {name: model.hold for name, model in state.fleet.models.items()}
-    return _Moment(status, holds, tuple(state.explanations))
+    return _Moment(status, holds, tuple(state.explanations.entries))
 
 
 def _frame(frames: _Frames, at_ms: int, name: str) -> JournalFrame:

@@ -93,7 +93,7 @@ class LivePage:
         self._decisions.divide_among(self._models())
         yield from map_in_steps(lambda model: self._record(model, status.at_ms), status.models)
         for state in self._states():
-            self._decisions.add(state.explanations)
+            self._decisions.add(state.explanations.entries)
         names = {model.model for model in status.models}
         self._history.forget_others(names)
         self._decisions.forget_others(names)

@@ -163,7 +163,7 @@ def test_no_operation_explains_and_commits_nothing() -> None:
     world = booted(no_operation=True)
     world.kv, world.queue = 0.95, 1
     assert world.decisions(world.run(60)) == []
-    advised = [e for e in world.controller.state.explanations if e.outcome == "advised"]
+    advised = [e for e in world.controller.state.explanations.of_model("m") if e.outcome == "advised"]
     assert [e.targets for e in advised] == [{"prefill": 3, "decode": 3}]
     ready = world.controller.state.fleet.models["m"].conditions[1]
     assert (ready.status, ready.reason) == (True, "SkippedProcessing")

@@ -196,7 +196,7 @@ def test_a_decision_that_no_scaler_accepted_is_shown_as_superseded(
     second = harness.commit_of(harness.advance(61))
     harness.handle(DecisionCommitted(second.decision_id, "m", 91))
     state = harness.controller.state
-    shown = {one.decision_id: one.superseded_by for one in state.explanations}
+    shown = {one.decision_id: one.superseded_by for one in state.explanations.of_model("m")}
     assert shown == {first.decision_id: "" if accepted else second.decision_id, second.decision_id: ""}
     assert state.counters.get("decisions_superseded", 0) == (0 if accepted else 1)
 

@@ -1,5 +1,7 @@
 """Schedules over the turns of a controller: changes at both ends of a window."""
 
+from itertools import islice
+
 import msgspec
 from msgspec.structs import replace
 
@@ -96,7 +98,7 @@ def test_the_reason_has_the_scheduled_minimum_and_its_end() -> None:
     world.run_idle(BEFORE_S + 1)
     text = format_statuses([status(world.settings, world.controller.state, "0", world.now, world.now)])
     assert "schedule: decode at least 5 until 2023-11-14T22:30:00+00:00" in text
-    decided = world.controller.state.explanations[-1]
+    [decided] = islice(world.controller.state.explanations.of_model("m"), 1)
     assert "decode: 1 raised to 5: the minimum of a schedule that ends in 10 min" in [
         r.sentence() for r in decided.limits
     ]

@@ -1,15 +1,22 @@
 from itertools import pairwise
 from math import isnan, nan
+from typing import Any
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
+from loadline.core.state.explanation_log import EncodedExplanation
 from loadline.core.vocabulary.status import DecisionSummary, TrafficStatus
 from loadline.web.decision_log import DECISIONS_MAX, DecisionLog
 from loadline.web.history import FLEET_POINTS_MAX, POINTS_MAX, SPAN_MS, FleetHistory, ModelHistory
 from loadline.web.page_data import fleet_row, model_page, point, waits, worker_cell
 from tests.support.statuses import START_MS, agent, explanation, model, pool, worker
+
+
+def encoded(**fields: Any) -> EncodedExplanation:
+    """Return an encoded explanation with these fields."""
+    return EncodedExplanation.of(replace(explanation(), **fields))
 
 
 def test_a_row_sums_the_pools_and_weighs_kv_usage_by_reporting_workers() -> None:
@@ -134,7 +141,7 @@ def test_more_models_leave_each_its_hour_and_its_newest_decisions() -> None:
     history, log = FleetHistory(1), DecisionLog(1)
     for at_ms in range(0, SPAN_MS, 5_000):
         history.record(model(), at_ms)
-    log.add(explanation(at_ms=number, decision_id=f"d{number}") for number in range(DECISIONS_MAX))
+    log.add(encoded(at_ms=number, decision_id=f"d{number}") for number in range(DECISIONS_MAX))
     for kept in (history, log):
         kept.divide_among(1_000)
     history.record(model(), SPAN_MS)
@@ -174,13 +181,13 @@ def test_series_without_a_value_are_dropped_when_points_are_divided_again() -> N
 
 def test_decisions_have_their_last_state_and_a_revision_that_rises_only_with_a_change() -> None:
     log = DecisionLog(1)
-    log.add([explanation()])
+    log.add([encoded()])
     log.update("llama", model().decision)
     before = log.revision("llama")
-    log.add([explanation()])
+    log.add([encoded()])
     log.update("llama", model().decision)
     assert log.revision("llama") == before
-    log.add([replace(explanation(), superseded_by="d2")])
+    log.add([encoded(superseded_by="d2")])
     assert log.revision("llama") == before + 1
     [page] = log.pages("llama")
     assert (page.state, page.superseded_by) == ("done", "d2")
@@ -189,7 +196,7 @@ def test_decisions_have_their_last_state_and_a_revision_that_rises_only_with_a_c
 
 def test_more_explanations_than_are_kept_change_nothing_when_they_come_again() -> None:
     log = DecisionLog(1)
-    held = [explanation(at_ms=START_MS + number, decision_id=f"d{number}") for number in range(DECISIONS_MAX + 1)]
+    held = [encoded(at_ms=START_MS + number, decision_id=f"d{number}") for number in range(DECISIONS_MAX + 1)]
     log.add(held)
     before, pages = log.revision("llama"), log.pages("llama")
     log.add(held)
@@ -200,7 +207,7 @@ def test_more_explanations_than_are_kept_change_nothing_when_they_come_again() -
 def test_decisions_of_a_model_are_bounded_and_newest_first() -> None:
     log = DecisionLog(1)
     for number in range(200):
-        log.add([explanation(at_ms=START_MS + number, decision_id=f"d{number}")])
+        log.add([encoded(at_ms=START_MS + number, decision_id=f"d{number}")])
         log.update("llama", DecisionSummary(f"d{number}", "llama", 1, number, 0, "done", {}, ()))
     pages = log.pages("llama")
     assert [page.decision_id for page in pages[:2]] == ["d199", "d198"]

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from msgspec.structs import replace
-
 from loadline.core.decisions.victims import misses_rule
 from loadline.core.fleet.moved_workers import moves_ended_by
 from loadline.core.fleet.pool import Pool
@@ -205,9 +203,7 @@ def _set_baseline(turn: Turn, decision: Decision) -> None:
 def _mark_superseded(state: AgentState, decision_id: str, by: str) -> None:
     """Record in the explanation of a decision that another one took its place."""
     state.count("decisions_superseded")
-    for place, explanation in enumerate(state.explanations):
-        if explanation.decision_id == decision_id:
-            state.explanations[place] = replace(explanation, superseded_by=by)
+    state.explanations.mark_superseded(decision_id, by)
 
 
 def _count_changes(turn: Turn, decision: Decision) -> None:

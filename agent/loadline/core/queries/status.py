@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from msgspec.structs import replace
@@ -212,12 +213,12 @@ def explain(state: AgentState, decision_id: str, model: str, *, earlier: bool = 
     An empty ``model`` selects all models, and ``earlier`` also the decisions before the newest one.
     """
     if decision_id:
-        return [e for e in reversed(state.explanations) if e.decision_id == decision_id]
+        return list(state.explanations.of_decision(decision_id))
     found: list[Explanation] = []
     for name in sorted(state.fleet.models):
         if model in {"", name}:
-            decided = [e for e in reversed(state.explanations) if e.model == name]
-            found += decided if earlier else decided[:1]
+            decided = state.explanations.of_model(name)
+            found += decided if earlier else islice(decided, 1)
             hold = state.fleet.models[name].hold
             if hold is not None:
                 found.append(hold)

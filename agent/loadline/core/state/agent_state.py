@@ -16,10 +16,10 @@ from loadline.core.planning.allocation.fleet_budget import FleetBudget
 from loadline.core.planning.allocation.supplies import Supplies, Tenant, supplies_of
 from loadline.core.planning.planners import PLANNERS, Planner
 from loadline.core.state.alarms import Alarms
+from loadline.core.state.explanation_log import ExplanationLog
 from loadline.core.state.model_state import ModelFleet, new_model
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.learned import LearnedState
-from loadline.core.vocabulary.reasons import Explanation
 from loadline.core.vocabulary.rejections import Rejection
 
 
@@ -75,7 +75,7 @@ class AgentState(Struct):
     """Models whose reports this agent has subscribed to, where agents share the models; by name."""
     rejected: dict[str, int] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
-    explanations: list[Explanation] = field(default_factory=list)
+    explanations: ExplanationLog = field(default_factory=ExplanationLog)
     alarms: Alarms = field(default_factory=Alarms)
 
     @property

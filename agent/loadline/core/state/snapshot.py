@@ -91,6 +91,7 @@ def decode_snapshot(settings: Settings, data: bytes) -> tuple[AgentState, dict[s
         RecursionError: It is nested too deeply.
     """
     snapshot = msgspec.json.decode(data, type=Snapshot)
+    snapshot.state.explanations.check()
     for model in snapshot.state.fleet.models.values():
         for pool in model.pools.values():
             pool.engine = engine_of(settings, model.name, pool.name)

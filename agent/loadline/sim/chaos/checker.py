@@ -161,8 +161,9 @@ class InvariantChecker(TurnObserver):
             history.quorate_since_ms.clear()
             return
         fleet = history.settings.fleet
+        decided = (one.decode() for one in state.explanations.entries[-len(history.models) :] if one.at_ms == now)
         holds = (model.hold for model in state.fleet.models.values() if model.hold is not None)
-        for explanation in chain(state.explanations[-len(history.models) :], holds):
+        for explanation in chain(decided, holds):
             if explanation.at_ms != now:
                 continue
             if not (explanation.limits or any(one.reasons for one in explanation.recommendations)):

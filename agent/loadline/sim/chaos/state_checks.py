@@ -201,8 +201,8 @@ def _check_victims(history: AgentHistory, report: ReportViolation) -> None:
 
 def _check_bounds(history: AgentHistory, report: ReportViolation) -> None:
     state = history.agent.controller.state
-    if len(state.explanations) > _RECORDS_MAX or len(state.drains.finished) > _RECORDS_MAX:
-        report("I14-bounded", f"{len(state.explanations)} explanations, {len(state.drains.finished)} drains")
+    if len(state.explanations.entries) > _RECORDS_MAX or len(state.drains.finished) > _RECORDS_MAX:
+        report("I14-bounded", f"{len(state.explanations.entries)} explanations, {len(state.drains.finished)} drains")
     if len(state.ledger.live) > len(history.models):
         report("I14-bounded", f"{len(state.ledger.live)} open decisions")
 

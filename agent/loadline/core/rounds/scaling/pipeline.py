@@ -18,9 +18,6 @@ from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.effects import Effect
 from loadline.core.vocabulary.reasons import Explanation, Reason, ReasonCode, Recommendation
 
-EXPLANATIONS_MAX = 256
-"""Number of explanations in the history."""
-
 
 class ScalingPipeline:
     """Pipeline that plans models. It keeps no state of its own beyond the GPU ledger of the current turn."""
@@ -111,8 +108,7 @@ class ScalingPipeline:
             if last is not None and last.outcome == "advised" and last.targets == explanation.targets:
                 return
             state.count("decisions_advised")
-        state.explanations.append(explanation)
-        del state.explanations[:-EXPLANATIONS_MAX]
+        state.explanations.add(explanation)
 
     def _update_conditions(
         self, evaluation: Evaluation, recommendation: Recommendation, explanation: Explanation, now: int
