@@ -1,7 +1,7 @@
 """What a planner of another package may recommend: numbers of NumPy; anything else that is wrong holds its model."""
 
 from math import inf, nan
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,10 +10,13 @@ from numpy import float64, int64
 from loadline.core.controller import Controller
 from loadline.core.fleet.fleet import Model
 from loadline.core.planning import planners
+from loadline.core.planning.planner import ForecastRequest
 from loadline.core.planning.planners.threshold import ThresholdPlanner
 from loadline.core.planning.plugin_values import plain_recommendation
+from loadline.core.queries.status import status
 from loadline.core.vocabulary.effects import AnyEffect, CommitDecision, RaiseAlarm
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
+from loadline.core.vocabulary.status import AgentStatus, Estimates
 from tests.support.controller_harness import ControllerHarness, leading, make_settings
 
 RIGHT = Reason.of(ReasonCode.CAPACITY_LEARNING, "decode", needed=2.0)
@@ -23,20 +26,30 @@ def recommendation(replicas: Any = 3, reason: Reason = RIGHT, **fields: Any) -> 
     return Recommendation("own", {"decode": replicas}, (reason,), **{"inputs": {}, **fields})
 
 
-def planned(monkeypatch: pytest.MonkeyPatch, found: Recommendation) -> tuple[ControllerHarness, list[AnyEffect]]:
+def planned(
+    monkeypatch: pytest.MonkeyPatch, found: Recommendation, *, kept: float = 1.5
+) -> tuple[ControllerHarness, list[AnyEffect]]:
     """Return a leading controller whose planner begins to recommend ``found``, and the effects of the next seconds."""
     recommended = [Recommendation("own", {}, (RIGHT,), {})]
 
     class OwnPlanner(ThresholdPlanner):
-        mean: float = float64(1.5)
+        mean: Any = float64(kept)
+        request: Any = int64(1)
 
         def plan(self, model: Model, now: int) -> Recommendation:
             del model, now
             return recommended[-1]
 
-        def next_wake(self) -> int:
-            wake_ms: Any = int64(2**50)
-            return cast("int", wake_ms)
+        def next_wake(self) -> Any:
+            return int64(2**50)
+
+        def forecast_request(self) -> ForecastRequest | None:
+            request, self.request = self.request, None
+            return None if request is None else ForecastRequest(request, [])
+
+        def estimates(self, model: Model) -> Estimates:
+            del model
+            return Estimates(corrections={"decode": self.mean})
 
     monkeypatch.setitem(planners.PLANNERS, "threshold", OwnPlanner)
     harness = leading()
@@ -44,15 +57,27 @@ def planned(monkeypatch: pytest.MonkeyPatch, found: Recommendation) -> tuple[Con
     return harness, harness.advance(5)
 
 
-def test_numbers_of_numpy_are_plain_in_the_decision_and_in_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+def estimates_of(harness: ControllerHarness) -> Estimates:
+    controller = harness.controller
+    found = status(controller.settings, controller.state, "1", harness.now, harness.now, controller.planners)
+    return msgspec.json.decode(msgspec.json.encode(found), type=AgentStatus).models[0].estimates
+
+
+def test_numbers_of_numpy_are_plain_in_a_decision_a_status_and_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     needed = Reason(ReasonCode.CAPACITY_LEARNING, "decode", {"needed": float64(2.5)})
     harness, effects = planned(monkeypatch, recommendation(int64(3), needed))
     [target] = harness.commit_of(effects).targets
     assert type(target.replicas) is int
     assert target.replicas == 3
+    assert estimates_of(harness) == Estimates(corrections={"decode": 1.5})
     restored = Controller(make_settings())
     restored.restore(harness.controller.snapshot())
     assert restored.snapshot() == harness.controller.snapshot()
+
+
+def test_estimates_that_a_status_cannot_hold_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness, _effects = planned(monkeypatch, recommendation(), kept=nan)
+    assert estimates_of(harness) == Estimates()
 
 
 def test_a_wrong_recommendation_holds_the_model_with_an_alarm(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,14 @@
 
 from collections.abc import Set as AbstractSet
 from numbers import Integral, Real
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from loadline.core.vocabulary.reasons import Reason, Recommendation
+
+StructT = TypeVar("StructT", bound=Struct)
 
 REPLICAS_MAX: Final = 1_000_000
 """Largest count that a planner may recommend; guardrails limit it further."""
@@ -22,7 +25,7 @@ def plain_recommendation(found: Any, pools: AbstractSet[str]) -> Recommendation:
     """
     if not isinstance(found, Recommendation):
         raise TypeError(f"plan() returned {type(found).__name__}; it must return a Recommendation")
-    plain = _decode(_encode(found))
+    plain = plain_copy(found, Recommendation)
     unknown = sorted({*plain.targets, *plain.victims} - pools)
     if unknown:
         raise ValueError(f"plan() names pool {unknown[0]!r}; the pools are {', '.join(sorted(pools))}")
@@ -41,6 +44,16 @@ def _check_sentence(reason: Reason) -> None:
         raise ValueError(f"plan() gives reason {reason.code} without its number {missing}") from missing
 
 
+def plain_copy(found: object, kind: type[StructT]) -> StructT:
+    """Return a copy of what a planner returned, with plain numbers.
+
+    Raises:
+        TypeError: It holds an object that cannot be encoded.
+        ValueError: It is of another type, or a number is not finite.
+    """
+    return msgspec.json.decode(_encode(found), type=kind)
+
+
 def plain_number(value: Any) -> int | float:
     """Return an object as a number of Python, for encoders.
 
@@ -54,5 +67,4 @@ def plain_number(value: Any) -> int | float:
     raise TypeError(f"a planner returned or keeps a {type(value).__name__}, which no snapshot can hold")
 
 
-_encode: Final = msgspec.json.Encoder(enc_hook=plain_number).encode
-_decode: Final = msgspec.json.Decoder(Recommendation).decode  # JSON has neither NaN nor infinity
+_encode: Final = msgspec.json.Encoder(enc_hook=plain_number).encode  # to JSON, which has neither NaN nor infinity

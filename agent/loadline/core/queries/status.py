@@ -13,7 +13,8 @@ from loadline.core.migration.status import drained_workers, migration_status, po
 from loadline.core.planning.allocation.gpu_ledger import gpu_ledger_of
 from loadline.core.planning.conditions import empty_pools, lacks_traffic
 from loadline.core.planning.encode_pools import as_seen_by
-from loadline.core.planning.planners import PLANNERS, Planner
+from loadline.core.planning.planners import BUILT_IN, PLANNERS, Planner
+from loadline.core.planning.plugin_values import plain_copy
 from loadline.core.planning.sizing.profile.counts import profile_problem
 from loadline.core.state.agent_state import AgentState, limited_supplies
 from loadline.core.state.alarms import newest_alarms
@@ -162,7 +163,8 @@ def _hold_reasons(hold: Explanation | None) -> list[Reason]:
 def _estimates(planner: Planner, model: Model) -> Estimates:
     """Return the estimates of a planner; none if it fails, since the status of all models must be readable."""
     try:
-        return planner.estimates(as_seen_by(planner, model))
+        found = planner.estimates(as_seen_by(planner, model))
+        return found if type(planner) in BUILT_IN else plain_copy(found, Estimates)
     except Exception:  # noqa: BLE001 - planners of other packages may raise anything
         return Estimates()
 

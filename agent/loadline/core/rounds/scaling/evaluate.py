@@ -6,8 +6,9 @@ from msgspec import Struct
 
 from loadline.core.planning.encode_pools import EncodePools, as_seen_by
 from loadline.core.planning.guardrails.constraints import NO_BOUNDS, Bound
+from loadline.core.planning.planner import ForecastRequest
 from loadline.core.planning.planners import BUILT_IN
-from loadline.core.planning.plugin_values import plain_recommendation
+from loadline.core.planning.plugin_values import plain_copy, plain_recommendation
 from loadline.core.rounds.scaling.context import ScalingContext
 from loadline.core.state.model_state import ModelState
 from loadline.core.vocabulary.effects import Effect, FitForecast
@@ -60,6 +61,8 @@ def _run_planner(context: ScalingContext, model: ModelState, now: int) -> tuple[
             encode = model.encode = model.encode or EncodePools()
             recommendation, wake_ms = encode.add_to(recommendation, model, now), min(wake_ms, encode.next_wake())
         request = planner.forecast_request()  # last: it is returned once, and awaited until it is answered
+        if request is not None and type(planner) not in BUILT_IN:
+            request = plain_copy(request, ForecastRequest)
     except Exception as fault:  # noqa: BLE001 - any exception would stop all models, and again after a restart
         return context.fail(model, fault, now)
     model.plan_at_ms = wake_ms
