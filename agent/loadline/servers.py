@@ -88,31 +88,38 @@ def check_server(url: str, place: str, schemes: tuple[str, ...]) -> None:
         raise ConfigError(place, f"is not {schemes[0]}:// or {schemes[1]}://", form)
 
 
-def check_logins(nats: NatsKnobs, etcd: EtcdKnobs) -> None:
+def check_logins(nats: NatsKnobs, etcd: EtcdKnobs, sections: tuple[str, str] = ("nats", "etcd")) -> None:
     """Check that logins are whole, and that none crosses the network in plain text.
+
+    Args:
+        nats: Servers and login of NATS.
+        etcd: Endpoints and login of etcd.
+        sections: Names of their sections in the file.
 
     Raises:
         ConfigError: A part is missing, or two exclude each other.
     """
-    for section, knobs in (("nats", nats), ("etcd", etcd)):
+    for section, knobs in ((sections[0], nats), (sections[1], etcd)):
         _check_pair(section, knobs, "user", "password_file")
         _check_pair(section, knobs, "cert_file", "key_file")
     if nats.user and nats.credentials_file:
-        raise ConfigError("nats.credentials_file", "and user are both set", "Remove one of them.")
+        raise ConfigError(f"{sections[0]}.credentials_file", "and user are both set", "Remove one of them.")
     for index, url in enumerate(etcd.endpoints):
         if url.startswith("http://") and not is_loopback(url) and not etcd.insecure:
-            remedy = "Use https://, or set etcd.insecure = true if the network is trusted."
-            raise ConfigError(f"etcd.endpoints[{index}]", "is not encrypted", remedy)
+            remedy = f"Use https://, or set {sections[1]}.insecure = true if the network is trusted."
+            raise ConfigError(f"{sections[1]}.endpoints[{index}]", "is not encrypted", remedy)
 
 
-def check_certificate_use(nats: NatsKnobs) -> None:
+def check_certificate_use(nats: NatsKnobs, section: str = "nats") -> None:
     """Check that a server which a client certificate is for cannot be one without TLS.
 
     Raises:
         ConfigError: The URL of a server permits that.
     """
     if nats.cert_file and not all(url.startswith("tls://") for url in nats.servers):
-        raise ConfigError("nats.cert_file", "is set, and a server has no tls:// URL", "Use tls:// for all servers.")
+        raise ConfigError(
+            f"{section}.cert_file", "is set, and a server has no tls:// URL", "Use tls:// for all servers."
+        )
 
 
 def _check_pair(section: str, knobs: NatsKnobs | EtcdKnobs, one: str, other: str) -> None:

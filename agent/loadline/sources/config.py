@@ -8,7 +8,7 @@ from msgspec import Meta
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.core.vocabulary.scalars import BatchCount, BlockCount, Name, Role, Text
 from loadline.errors import ConfigError
-from loadline.servers import EtcdKnobs, Knobs, NatsKnobs, check_servers
+from loadline.servers import EtcdKnobs, Knobs, NatsKnobs, check_certificate_use, check_logins, check_servers
 from loadline.toml.checking import load_as
 
 
@@ -81,6 +81,8 @@ def read(kind: type[K], path: Path) -> K:
     knobs = load_as(kind, path)
     check_servers(knobs.nats.servers, "nats.servers", ("nats", "tls"))
     check_servers(knobs.etcd.endpoints, "etcd.endpoints", ("http", "https"))
+    check_logins(knobs.nats, knobs.etcd)
+    check_certificate_use(knobs.nats)
     return knobs
 
 

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from loadline.core.vocabulary.scalars import Name
 from loadline.errors import ConfigError
-from loadline.servers import EtcdKnobs, NatsKnobs, check_servers
+from loadline.servers import EtcdKnobs, NatsKnobs, check_certificate_use, check_logins, check_servers
 from loadline.sources.config import RegisteringKnobs, WorkerKnobs, read, require_pools
 
 
@@ -53,6 +53,8 @@ def read_dynamo(path: Path) -> DynamoKnobs:
     check_servers(knobs.dynamo_nats.servers, "dynamo_nats.servers", ("nats", "tls"))
     if knobs.discovery is not None:
         check_servers(knobs.discovery.endpoints, "discovery.endpoints", ("http", "https"))
+    check_logins(knobs.dynamo_nats, knobs.discovery or EtcdKnobs(), ("dynamo_nats", "discovery"))
+    check_certificate_use(knobs.dynamo_nats, "dynamo_nats")
     for place, endpoints in [
         ("brokers", knobs.brokers),
         *((f"pools[{index}].endpoints", pool.endpoints) for index, pool in enumerate(knobs.pools)),
