@@ -9,7 +9,7 @@ from loadline.config.knobs import Config
 from loadline.errors import ConfigError
 
 AUTOSCALERS_BYTES_MAX: Final = 16_777_216
-_CREATED_BY: Final = "scaledobject.keda.sh/name"
+CREATED_BY: Final = "scaledobject.keda.sh/name"
 """Label of an HPA that KEDA created: the name of its ScaledObject."""
 _EXACT_MAX: Final = 9
 """Replicas up to which a difference of one is more than the tolerance of 10 %: an HPA takes 9 to 8, but not 10 to 9."""
@@ -43,7 +43,7 @@ def tolerance_warnings(config: Config, autoscalers: Sequence[Manifest]) -> Itera
     The HPA that KEDA created counts more than its ScaledObject: API servers drop a tolerance that they do not know.
     """
     most = {(model.name, pool.name): pool.replicas_max for model in config.models for pool in model.pools}
-    created = {(_namespace(one), str(_at(one, "metadata", "labels", _CREATED_BY))): one for one in autoscalers}
+    created = {(_namespace(one), str(_at(one, "metadata", "labels", CREATED_BY))): one for one in autoscalers}
     for one in autoscalers:
         own = _at(one, "spec", "behavior") or _at(one, "spec", "advanced", "horizontalPodAutoscalerConfig", "behavior")
         name = str(_at(one, "metadata", "name"))

@@ -371,6 +371,10 @@ def test_validate_names_a_missing_object_and_another_autoscaler(tmp_path: Path) 
         server.put("horizontalpodautoscalers", "hpa", {"spec": target})
         (found,) = await platform.validate()
         assert "HorizontalPodAutoscaler hpa also sets the replicas" in found
+        labels = {"scaledobject.keda.sh/name": "llama"}  # KEDA creates this HPA again if it alone is deleted
+        server.put("horizontalpodautoscalers", "hpa", {"metadata": {"labels": labels}, "spec": target})
+        (found,) = await platform.validate()
+        assert "the ScaledObject llama also sets the replicas" in found
 
     run(scenario, tmp_path)
 

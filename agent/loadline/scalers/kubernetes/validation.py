@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from loadline.adapters.kubernetes_api import NOT_FOUND, ApiFault, KubernetesApi, Object, ObjectName, Resource
+from loadline.config.autoscalers import CREATED_BY
 from loadline.scalers.kubernetes.config import STORM_SERVICE, KubernetesPoolKnobs
 from loadline.scalers.kubernetes.faults import GRANT, explain
 from loadline.scalers.kubernetes.places import parse_place, value_at
@@ -88,10 +89,18 @@ async def _autoscaler_problem(api: KubernetesApi, target: ObjectName) -> str:
     for autoscaler in autoscalers:
         scaled = value_at(autoscaler, parse_place("spec.scaleTargetRef"))
         if isinstance(scaled, dict) and (scaled.get("kind"), scaled.get("name")) == (target.resource.kind, target.name):
-            name = value_at(autoscaler, parse_place("metadata.name"))
             remedy = "Delete it, or run loadline scaler observed instead."
-            return f"the HorizontalPodAutoscaler {name} also sets the replicas of {target}. {remedy}"
+            return f"the {_autoscaler_name(autoscaler)} also sets the replicas of {target}. {remedy}"
     return ""
+
+
+def _autoscaler_name(autoscaler: Object) -> str:
+    """Return kind and name of what to delete: KEDA would create the HPA of a ScaledObject again."""
+    labels = value_at(autoscaler, parse_place("metadata.labels"))
+    scaled_object = labels.get(CREATED_BY) if isinstance(labels, dict) else None
+    if scaled_object:
+        return f"ScaledObject {scaled_object}"
+    return f"HorizontalPodAutoscaler {value_at(autoscaler, parse_place('metadata.name'))}"
 
 
 def _shape_problems(knobs: KubernetesPoolKnobs, content: Object) -> Sequence[str]:
