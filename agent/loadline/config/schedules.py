@@ -66,8 +66,8 @@ def schedule_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
     peak = sum(highest_minimum(pool) * pool.gpus_per_worker for pool in model.pools)
     if model.gpu_budget_max is not None and peak > model.gpu_budget_max:
         yield (
-            f"{place}.gpu_budget_max: schedules need up to {peak} GPUs, but never exceed the budget of "
-            f"{model.gpu_budget_max}. Raise it, or lower a replicas_min."
+            f"{place}.gpu_budget_max: {model.gpu_budget_max} GPUs are fewer than the {peak} that all pools need when "
+            "their schedules overlap; schedules never exceed a limit. Raise it, or lower a replicas_min."
         )
 
 

@@ -49,7 +49,7 @@ def test_a_missing_tz_database_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
     ("text", "place", "words"),
     [
         (scheduled(1), f"{PLACE}.replicas_min", "has no effect"),
-        (scheduled().replace('"m"', '"m"\ngpu_budget_max = 3'), "models[0].gpu_budget_max", "up to 4 GPUs"),
+        (scheduled().replace('"m"', '"m"\ngpu_budget_max = 3'), "models[0].gpu_budget_max", "the 4 that all pools"),
         (scheduled(start="0 0 * * mon-fri", end="0 0 * * tue-sat"), f"{PLACE}.end", "the same minute as some starts"),
         (scheduled(start="30 8 29 2 *", end="*/15 8 29 * *"), f"{PLACE}.end", "the same minute as some starts"),
     ],
