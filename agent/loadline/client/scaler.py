@@ -2,10 +2,13 @@
 
     async with ScalerClient("my-scaler", ["llama"], nats=NatsKnobs()) as scaler:
         async for decision in scaler:
-            await scaler.accept(decision)
+            await scaler.accept(decision, {pool: "unknown" for pool in decision.targets})
             for pool, target in decision.targets.items():
                 await set_replicas(pool, target.replicas)
             await scaler.complete(decision, {pool: target.replicas for pool, target in decision.targets.items()})
+
+The rule ``unknown`` is for platforms that select the workers to remove: the agent drains none. With the default,
+``named``, remove the victims of each target, and only once they are drained.
 
 Decisions hold absolute counts and are announced again until they are done. A scaler requests the current ones when it
 starts, so it may start late and needs no storage.
