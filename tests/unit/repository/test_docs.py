@@ -234,6 +234,16 @@ def test_commands_exist(document: Path) -> None:
         assert ended.value.code == 0
 
 
+def test_main_options_of_commands_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    for cells in rows((REFERENCE / "cli.md").read_text("utf-8").split("\n## ")[0]):
+        for command in re.findall(r"`loadline ([a-z]+)`", cells[0]):
+            action = ["exec", "set"] if command == "scaler" else []  # --wait is of actions
+            with pytest.raises(SystemExit):
+                parser().parse_args([command, *action, "--help"])
+            shown = re.findall(r"--[a-z-]+", capsys.readouterr().out)
+            assert [option for option in re.findall(r"--[a-z-]+", cells[2]) if option not in shown] == [], command
+
+
 def test_an_invalid_command_is_detected() -> None:
     with pytest.raises(SystemExit) as ended:
         parser().parse_args(["check", "FILE"])
