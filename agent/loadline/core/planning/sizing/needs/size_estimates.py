@@ -47,9 +47,9 @@ def _demand(load: PoolLoad, capacity_error: float, record: ForecastRecord) -> It
     """Yield the estimates by the lasting arrivals and by a recent change."""
     name, arrivals, serves = load.pool.name, load.arrivals, load.serves
     if not arrivals.unchanged or not serves:
-        missing = "arrivals" if not arrivals.unchanged else "capacity of a worker"
-        yield SizeEstimate(name, "forecast", basis=f"the {missing} is not known yet")
-        yield SizeEstimate(name, "surge", basis=f"the {missing} is not known yet")
+        missing = "the arrivals are" if not arrivals.unchanged else "the capacity of a worker is"
+        yield SizeEstimate(name, "forecast", basis=f"{missing} not known yet")
+        yield SizeEstimate(name, "surge", basis=f"{missing} not known yet")
         return
     error = arrivals.error(SAMPLES[1])
     if record.observed_requests:
