@@ -1,6 +1,6 @@
 """Configuration files of scalers: TOML, where unknown keys are errors, and what all of them share."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Protocol, TypeVar
 
@@ -24,17 +24,20 @@ class ScalerKnobs(Knobs, frozen=True, kw_only=True):
 Shape = TypeVar("Shape", bound=ScalerKnobs)
 
 
-def read_as(shape: type[Shape], path: Path) -> Shape:
-    """Read a TOML file.
+def read_as(shape: type[Shape], path: Path, finish: Callable[[Shape], Shape]) -> Shape:
+    """Read a TOML file; ``finish`` as in ``load_as``.
 
     Raises:
         ConfigError: The file cannot be read or is invalid.
     """
-    knobs = load_as(shape, path)
-    check_servers(knobs.nats.servers, "nats.servers", ("nats", "tls"))
-    check_logins(knobs.nats, EtcdKnobs())
-    check_certificate_use(knobs.nats)
-    return knobs
+
+    def checked(knobs: Shape) -> Shape:
+        check_servers(knobs.nats.servers, "nats.servers", ("nats", "tls"))
+        check_logins(knobs.nats, EtcdKnobs())
+        check_certificate_use(knobs.nats)
+        return finish(knobs)
+
+    return load_as(shape, path, checked)
 
 
 class NamedTable(Protocol):

@@ -51,7 +51,15 @@ def read(path: Path) -> DynamoVirtualKnobs:
     Raises:
         ConfigError: The file cannot be read, or a value in it is invalid.
     """
-    knobs = read_as(DynamoVirtualKnobs, path)
+    return read_as(DynamoVirtualKnobs, path, _checked)
+
+
+def _checked(knobs: DynamoVirtualKnobs) -> DynamoVirtualKnobs:
+    """Return a configuration whose values do not contradict each other.
+
+    Raises:
+        ConfigError: They do.
+    """
     check_servers(knobs.etcd.endpoints, "etcd.endpoints", ("http", "https"))
     check_names(knobs.models)
     namespaces: dict[str, str] = {}

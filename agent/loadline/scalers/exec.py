@@ -69,7 +69,15 @@ def read(path: Path) -> ExecKnobs:
     Raises:
         ConfigError: The file cannot be read or is invalid.
     """
-    knobs = read_as(ExecKnobs, path)
+    return read_as(ExecKnobs, path, _checked)
+
+
+def _checked(knobs: ExecKnobs) -> ExecKnobs:
+    """Return a configuration whose values do not contradict each other.
+
+    Raises:
+        ConfigError: They do.
+    """
     check_names(knobs.models)
     return knobs
 

@@ -34,7 +34,15 @@ def read(path: Path) -> KedaScalerKnobs:
     Raises:
         ConfigError: The file cannot be read or is invalid, or a file for TLS cannot be used.
     """
-    knobs = read_as(KedaScalerKnobs, path)
+    return read_as(KedaScalerKnobs, path, _checked)
+
+
+def _checked(knobs: KedaScalerKnobs) -> KedaScalerKnobs:
+    """Return a configuration whose values do not contradict each other.
+
+    Raises:
+        ConfigError: They do.
+    """
     check_unique("models", "models", knobs.models)
     if knobs.tls is not None:
         knobs.tls.check()

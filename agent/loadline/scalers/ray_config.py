@@ -46,7 +46,15 @@ def read(path: Path) -> RayKnobs:
     Raises:
         ConfigError: The file cannot be read, or a value in it is invalid.
     """
-    knobs = read_as(RayKnobs, path)
+    return read_as(RayKnobs, path, _checked)
+
+
+def _checked(knobs: RayKnobs) -> RayKnobs:
+    """Return a configuration whose values do not contradict each other.
+
+    Raises:
+        ConfigError: They do.
+    """
     check_server(knobs.address, "address", ("http", "https"))
     check_names(knobs.models)
     deployments: dict[tuple[str, str], str] = {}

@@ -1,5 +1,6 @@
 """Configuration files of sources: what all of them have in common."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -72,18 +73,21 @@ class WorkerKnobs(Knobs, frozen=True):
 K = TypeVar("K", bound=SourceKnobs)
 
 
-def read(kind: type[K], path: Path) -> K:
-    """Read the configuration of a source.
+def read(kind: type[K], path: Path, finish: Callable[[K], K]) -> K:
+    """Read the configuration of a source; ``finish`` as in ``load_as``.
 
     Raises:
         ConfigError: The file cannot be read, or a value in it is invalid.
     """
-    knobs = load_as(kind, path)
-    check_servers(knobs.nats.servers, "nats.servers", ("nats", "tls"))
-    check_servers(knobs.etcd.endpoints, "etcd.endpoints", ("http", "https"))
-    check_logins(knobs.nats, knobs.etcd)
-    check_certificate_use(knobs.nats)
-    return knobs
+
+    def checked(knobs: K) -> K:
+        check_servers(knobs.nats.servers, "nats.servers", ("nats", "tls"))
+        check_servers(knobs.etcd.endpoints, "etcd.endpoints", ("http", "https"))
+        check_logins(knobs.nats, knobs.etcd)
+        check_certificate_use(knobs.nats)
+        return finish(knobs)
+
+    return load_as(kind, path, checked)
 
 
 def require_pools(names: list[tuple[str, str]]) -> None:

@@ -43,7 +43,15 @@ def read_dynamo(path: Path) -> DynamoKnobs:
     Raises:
         ConfigError: The file cannot be read, or a value in it is invalid.
     """
-    knobs = read(DynamoKnobs, path)
+    return read(DynamoKnobs, path, _checked)
+
+
+def _checked(knobs: DynamoKnobs) -> DynamoKnobs:
+    """Return a configuration whose values do not contradict each other.
+
+    Raises:
+        ConfigError: They do.
+    """
     require_pools([(pool.model, pool.name) for pool in knobs.pools])
     scopes = [(pool.dynamo_namespace, pool.component) for pool in knobs.pools]
     for index, scope in enumerate(scopes):

@@ -88,7 +88,15 @@ def read_gateway(path: Path) -> GatewayKnobs:
     Raises:
         ConfigError: The file cannot be read, or a value in it is invalid.
     """
-    knobs = read(GatewayKnobs, path)
+    return read(GatewayKnobs, path, _checked)
+
+
+def _checked(knobs: GatewayKnobs) -> GatewayKnobs:
+    """Return a configuration whose values do not contradict each other.
+
+    Raises:
+        ConfigError: They do.
+    """
     names = []
     for index, frontend in enumerate(knobs.frontends):
         place = f"frontends[{index}]"

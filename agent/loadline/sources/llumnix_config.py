@@ -53,7 +53,15 @@ def read_llumnix(path: Path) -> LlumnixKnobs:
     Raises:
         ConfigError: The file cannot be read, or a value in it is invalid.
     """
-    knobs = read(LlumnixKnobs, path)
+    return read(LlumnixKnobs, path, _checked)
+
+
+def _checked(knobs: LlumnixKnobs) -> LlumnixKnobs:
+    """Return a configuration whose values do not contradict each other.
+
+    Raises:
+        ConfigError: They do.
+    """
     require_pools([(pool.model, pool.name) for pool in knobs.pools])
     check_server(knobs.redis.url, "redis.url", ("redis", "rediss"))
     return knobs

@@ -74,7 +74,15 @@ def read_prometheus(path: Path) -> PrometheusKnobs:
     Raises:
         ConfigError: The file cannot be read, or a value in it is invalid.
     """
-    knobs = read(PrometheusKnobs, path)
+    return read(PrometheusKnobs, path, _checked)
+
+
+def _checked(knobs: PrometheusKnobs) -> PrometheusKnobs:
+    """Return a configuration whose values do not contradict each other.
+
+    Raises:
+        ConfigError: They do.
+    """
     check_server(knobs.url, "url", ("http", "https"))
     require_pools([(pool.model, pool.name) for pool in knobs.pools])
     if not knobs.pools and not knobs.frontends:

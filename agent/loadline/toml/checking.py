@@ -62,16 +62,24 @@ def _fields_below(kind: inspect.Type) -> Collection[str]:
     return fields_of(inner.cls) if isinstance(inner, inspect.StructType) else ()
 
 
-def load_as(kind: type[S], path: Path) -> S:
+def load_as(kind: type[S], path: Path, finish: Callable[[S], S]) -> S:
     """Read a TOML file into a Struct.
 
+    Args:
+        kind: Type of the Struct.
+        path: Path of the file.
+        finish: Checks values against each other and returns them as they are used; raises ConfigError.
+
     Raises:
-        ConfigError: The file cannot be read, or a value in it is invalid.
+        ConfigError: The file cannot be read, or a value in it is invalid; it has the line of the value.
     """
     text = read_text(path)
     table, lines = parse_table(text, str(path)), FileLines(str(path), key_lines(text))
-    ConfigError.raise_all(map(lines.located, table_errors(table, kind)))
-    return msgspec.convert(table, kind)
+    try:
+        return finish(checked(table, kind))
+    except ConfigError as error:
+        ConfigError.raise_all(map(lines.located, error.errors))
+        raise
 
 
 def checked(table: Table, kind: type[S]) -> S:

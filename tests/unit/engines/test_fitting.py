@@ -126,7 +126,7 @@ def test_the_printed_line_is_a_valid_configuration(tmp_path: Path, capsys: pytes
     assert "10 + 0.1 * batch" in out
     config = tmp_path / "linear.toml"
     config.write_text(out.splitlines()[-1])
-    linear = load_as(Pasted, config).linear
+    linear = load_as(Pasted, config, lambda pasted: pasted).linear
     found = msgspec.structs.astuple(linear.times())
     assert found == pytest.approx((10.0, 0.1, 10.0, 0.02), rel=1e-4)
     assert (linear.max_kv_tokens, linear.max_batch_requests) == (100_000.0, 50.0)

@@ -141,7 +141,7 @@ READERS: Final[dict[str, Callable[[Path], object]]] = {
     "exec.toml": read_exec,
     "fleet.toml": read_fleet,
     "gateway.toml": read_gateway,
-    "keda.toml": lambda path: read_as(KedaScalerKnobs, path),  # without the files for TLS
+    "keda.toml": lambda path: read_as(KedaScalerKnobs, path, lambda knobs: knobs),  # without the files for TLS
     "kubernetes.toml": read_kubernetes,
     "llumnix.toml": read_llumnix,
     "loadline.toml": read_configuration,

@@ -37,7 +37,8 @@ def check(read: Callable[[Path], object], text: str, section: str, place: str, p
     path.write_text(f"{text}{section}\n", "utf-8")
     with pytest.raises(ConfigError) as caught:
         read(path)
-    assert str(caught.value).startswith(f"{place}: ")
+    line = text.count("\n") + 2  # the first key of the section
+    assert str(caught.value).startswith(f"{path}, line {line}: {place}: ")
     assert "secret" not in str(caught.value)
 
 

@@ -117,7 +117,15 @@ def read(path: Path) -> KubernetesKnobs:
     Raises:
         ConfigError: The file cannot be read or is invalid.
     """
-    knobs = read_as(KubernetesKnobs, path)
+    return read_as(KubernetesKnobs, path, _checked)
+
+
+def _checked(knobs: KubernetesKnobs) -> KubernetesKnobs:
+    """Return a configuration whose values do not contradict each other.
+
+    Raises:
+        ConfigError: They do.
+    """
     check_names(knobs.models)
     objects: dict[tuple[str, ...], str] = {}
     for model in knobs.models:

@@ -228,10 +228,13 @@ def read(path: Path, *, sidecar: bool = False) -> CircusKnobs:
     Raises:
         ConfigError: The file cannot be read or is invalid.
     """
-    knobs = checked(relative_to(path, read_as(CircusKnobs, path)), sidecar=sidecar)
-    if not knobs.state_file:
-        raise ConfigError("state_file", "workers in circusd outlive the scaler", "Name a file that lists them.")
-    return knobs
+
+    def finish(knobs: CircusKnobs) -> CircusKnobs:
+        if not knobs.state_file:
+            raise ConfigError("state_file", "workers in circusd outlive the scaler", "Name a file that lists them.")
+        return checked(relative_to(path, knobs), sidecar=sidecar)
+
+    return read_as(CircusKnobs, path, finish)
 
 
 async def serve(path: Path, only: Sequence[str], *, sidecar: bool = False) -> None:

@@ -133,7 +133,7 @@ def read(path: Path, *, sidecar: bool = False) -> LocalKnobs:
     Raises:
         ConfigError: The file cannot be read or is invalid.
     """
-    return checked(relative_to(path, read_as(LocalKnobs, path)), sidecar=sidecar)
+    return read_as(LocalKnobs, path, lambda knobs: checked(relative_to(path, knobs), sidecar=sidecar))
 
 
 def relative_to(path: Path, knobs: Checked) -> Checked:

@@ -161,10 +161,18 @@ def read_fleet(path: Path) -> SimulatedFleetKnobs:
     Raises:
         ConfigError: The file cannot be read, or one of its values is invalid.
     """
-    knobs = load_as(SimulatedFleetKnobs, path)
+    return load_as(SimulatedFleetKnobs, path, lambda knobs: _finished(knobs, path.parent))
+
+
+def _finished(knobs: SimulatedFleetKnobs, folder: Path) -> SimulatedFleetKnobs:
+    """Return a fleet whose paths start at a folder.
+
+    Raises:
+        ConfigError: A pool is there twice, or the timing of its engine is not given once.
+    """
     names = [pool.name for pool in knobs.pools]
     for index, pool in enumerate(knobs.pools):
-        place = f"{path}: pools[{index}]"
+        place = f"pools[{index}]"
         if pool.name in names[:index]:
             raise ConfigError(f"{place}.name", f"is {pool.name!r} a second time", "Give each pool once.")
         measured = bool(pool.prefill_profile and pool.decode_profile)
@@ -174,8 +182,8 @@ def read_fleet(path: Path) -> SimulatedFleetKnobs:
     pools = tuple(
         msgspec.structs.replace(
             pool,
-            prefill_profile=str(path.parent / pool.prefill_profile) if pool.prefill_profile else "",
-            decode_profile=str(path.parent / pool.decode_profile) if pool.decode_profile else "",
+            prefill_profile=str(folder / pool.prefill_profile) if pool.prefill_profile else "",
+            decode_profile=str(folder / pool.decode_profile) if pool.decode_profile else "",
         )
         for pool in knobs.pools
     )
