@@ -1,6 +1,6 @@
 """Configuration files of scalers: TOML, where unknown keys are errors, and what all of them share."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Protocol, TypeVar
 
@@ -49,24 +49,34 @@ class NamedTable(Protocol):
         ...
 
 
-class ModelTable(NamedTable, Protocol):
+PoolT_co = TypeVar("PoolT_co", bound=NamedTable, covariant=True)
+
+
+class ModelTable(NamedTable, Protocol[PoolT_co]):
     """Model of a configuration."""
 
     @property
-    def pools(self) -> Sequence[NamedTable]:
+    def pools(self) -> Sequence[PoolT_co]:
         """Its pools."""
         ...
 
 
-def check_names(models: Sequence[ModelTable]) -> None:
+def check_names(models: Sequence[ModelTable[NamedTable]]) -> None:
     """Check that the names of models differ, and those of the pools of each.
 
     Raises:
         ConfigError: Two are the same.
     """
     check_unique("models", "models", (model.name for model in models))
-    for model in models:
-        check_unique(f"models.{model.name}.pools", "pools", (pool.name for pool in model.pools))
+    for index, model in enumerate(models):
+        check_unique(f"models[{index}].pools", "pools", (pool.name for pool in model.pools))
+
+
+def pools_by_place(models: Sequence[ModelTable[PoolT_co]]) -> Iterator[tuple[str, PoolT_co]]:
+    """Yield the pools of all models with their places in the file."""
+    for index, model in enumerate(models):
+        for number, pool in enumerate(model.pools):
+            yield f"models[{index}].pools[{number}]", pool
 
 
 def check_unique(place: str, what: str, names: Iterable[str]) -> None:

@@ -63,24 +63,24 @@ def _checked(knobs: DynamoVirtualKnobs) -> DynamoVirtualKnobs:
     check_servers(knobs.etcd.endpoints, "etcd.endpoints", ("http", "https"))
     check_names(knobs.models)
     namespaces: dict[str, str] = {}
-    for model in knobs.models:
+    for index, model in enumerate(knobs.models):
         if model.namespace in namespaces:
             problem = f"has the namespace of {namespaces[model.namespace]}, and Dynamo has two counts for each"
-            raise ConfigError(f"models.{model.name}.namespace", problem, "Deploy each model in a namespace of its own.")
+            raise ConfigError(f"models[{index}].namespace", problem, "Deploy each model in a namespace of its own.")
         namespaces[model.namespace] = model.name
-        _check_roles(model)
+        _check_roles(index, model)
     return knobs
 
 
-def _check_roles(model: ConnectorModelKnobs) -> None:
-    """Check that each count of Dynamo has one pool.
+def _check_roles(index: int, model: ConnectorModelKnobs) -> None:
+    """Check that each count of Dynamo has one pool of a model, the one with this index in the file.
 
     Raises:
         ConfigError: A role has no count, or two pools share one.
     """
     pools: dict[str, str] = {}
-    for pool in model.pools:
-        place = f"models.{model.name}.pools.{pool.name}"
+    for number, pool in enumerate(model.pools):
+        place = f"models[{index}].pools[{number}]"
         key = COUNT_OF_ROLE.get(pool.role)
         if key is None:
             raise ConfigError(f"{place}.role", f"Dynamo has no count of {pool.role} workers", "Use another scaler.")

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from loadline.core.vocabulary.scalars import Name
 from loadline.errors import ConfigError
-from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_names, read_as
+from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_names, pools_by_place, read_as
 from loadline.servers import Knobs, check_server
 
 
@@ -58,12 +58,10 @@ def _checked(knobs: RayKnobs) -> RayKnobs:
     check_server(knobs.address, "address", ("http", "https"))
     check_names(knobs.models)
     deployments: dict[tuple[str, str], str] = {}
-    for model in knobs.models:
-        for pool in model.pools:
-            place = f"models.{model.name}.pools.{pool.name}"
-            deployment = (pool.application, pool.deployment)
-            if deployment in deployments:
-                problem = f"has the deployment of {deployments[deployment]}"
-                raise ConfigError(place, problem, "Give each pool a deployment of its own.")
-            deployments[deployment] = place
+    for place, pool in pools_by_place(knobs.models):
+        deployment = (pool.application, pool.deployment)
+        if deployment in deployments:
+            problem = f"has the deployment of {deployments[deployment]}"
+            raise ConfigError(place, problem, "Give each pool a deployment of its own.")
+        deployments[deployment] = place
     return knobs

@@ -234,8 +234,8 @@ deployment = "Worker"
 @pytest.mark.parametrize(
     ("more", "place"),
     [
-        ('[[models.pools]]\nname = "a"\napplication = "llm"\ndeployment = "Other"\n', "models.m.pools"),
-        ('[[models.pools]]\nname = "b"\napplication = "llm"\ndeployment = "Worker"\n', "models.m.pools.b"),
+        ('[[models.pools]]\nname = "a"\napplication = "llm"\ndeployment = "Other"\n', "models[0].pools"),
+        ('[[models.pools]]\nname = "b"\napplication = "llm"\ndeployment = "Worker"\n', "models[0].pools[1]"),
         ('[[models]]\nname = "m"\npools = [{name = "x", application = "y", deployment = "z"}]\n', "models"),
         ('[[models]]\nname = "n"\npools = []\n', "models[1].pools"),
     ],

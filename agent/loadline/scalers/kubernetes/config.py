@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from loadline.core.vocabulary.decisions import VictimRule
 from loadline.core.vocabulary.scalars import Name
 from loadline.errors import ConfigError
-from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_names, read_as
+from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_names, pools_by_place, read_as
 from loadline.servers import Knobs
 
 GRAPH_DEPLOYMENT: Final = "DynamoGraphDeployment"
@@ -128,15 +128,13 @@ def _checked(knobs: KubernetesKnobs) -> KubernetesKnobs:
     """
     check_names(knobs.models)
     objects: dict[tuple[str, ...], str] = {}
-    for model in knobs.models:
-        for pool in model.pools:
-            place = f"models.{model.name}.pools.{pool.name}"
-            _check(place, pool)
-            part = pool.path or pool.sub_component_type or pool.service
-            scaled = (pool.namespace or knobs.namespace, pool.kind, object_name(pool), part)
-            other = objects.setdefault(scaled, place)
-            if other != place:
-                raise ConfigError(place, f"{other} scales the same object", "Give each pool an object of its own.")
+    for place, pool in pools_by_place(knobs.models):
+        _check(place, pool)
+        part = pool.path or pool.sub_component_type or pool.service
+        scaled = (pool.namespace or knobs.namespace, pool.kind, object_name(pool), part)
+        other = objects.setdefault(scaled, place)
+        if other != place:
+            raise ConfigError(place, f"{other} scales the same object", "Give each pool an object of its own.")
     return knobs
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from loadline.core.vocabulary.scalars import Name, Role
 from loadline.errors import ConfigError
-from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_names, read_as
+from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_names, pools_by_place, read_as
 from loadline.servers import Knobs, PathText
 
 GRACE_MS: Final = 5_000
@@ -163,9 +163,8 @@ def _check(knobs: LocalKnobs) -> None:
         remedy = "Set state_file too: without it nothing would find the workers again."
         raise ConfigError("on_stop", "leave has no effect without a state file", remedy)
     check_names(knobs.models)
-    for model in knobs.models:
-        for pool in model.pools:
-            _check_pool(knobs, pool, f"models.{model.name}.pools.{pool.name}")
+    for place, pool in pools_by_place(knobs.models):
+        _check_pool(knobs, pool, place)
 
 
 def _check_pool(knobs: LocalKnobs, pool: LocalPoolKnobs, place: str) -> None:
