@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from numpy import float64, int64
+from numpy import bool_, float64, int64
 
 from loadline.core.controller import Controller
 from loadline.core.fleet.fleet import Model
@@ -35,6 +35,7 @@ def planned(
     class OwnPlanner(ThresholdPlanner):
         mean: Any = float64(kept)
         request: Any = int64(1)
+        is_high: Any = bool_(1)
 
         def plan(self, model: Model, now: int) -> Recommendation:
             del model, now
@@ -73,6 +74,18 @@ def test_numbers_of_numpy_are_plain_in_a_decision_a_status_and_a_snapshot(monkey
     restored = Controller(make_settings())
     restored.restore(harness.controller.snapshot())
     assert restored.snapshot() == harness.controller.snapshot()
+
+
+def test_a_planner_may_begin_with_fields_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Numeric(ThresholdPlanner):
+        name = "numeric"
+        summary = "Keeps numbers of NumPy."
+        level: float = float64(0.0)
+        is_high: bool = bool_(0)  # type: ignore[assignment]
+
+    monkeypatch.setattr(planners, "PLANNERS", dict(planners.PLANNERS))
+    planners.register(Numeric)
+    assert planners.PLANNERS["numeric"] is Numeric
 
 
 def test_estimates_that_a_status_cannot_hold_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

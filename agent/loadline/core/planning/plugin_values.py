@@ -5,6 +5,7 @@ from numbers import Integral, Real
 from typing import Any, Final, TypeVar
 
 import msgspec
+import numpy as np
 from msgspec import Struct
 
 from loadline.core.vocabulary.reasons import Reason, Recommendation
@@ -55,11 +56,13 @@ def plain_copy(found: object, kind: type[StructT]) -> StructT:
 
 
 def plain_number(value: Any) -> int | float:
-    """Return an object as a number of Python, for encoders.
+    """Return an object as a number or truth value of Python, for encoders.
 
     Raises:
-        TypeError: It is no number.
+        TypeError: It is neither.
     """
+    if isinstance(value, np.bool_):  # of a comparison, and no Integral
+        return bool(value)
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):

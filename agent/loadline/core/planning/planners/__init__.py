@@ -21,6 +21,7 @@ from loadline.core.planning.planners.sla import SlaPlanner
 from loadline.core.planning.planners.static import StaticPlanner
 from loadline.core.planning.planners.threshold import ThresholdPlanner
 from loadline.core.planning.planners.throughput import ThroughputPlanner
+from loadline.core.planning.plugin_values import plain_number
 
 BUILT_IN: tuple[type[Planner], ...] = tuple(
     sorted(
@@ -72,7 +73,7 @@ def _knobs_problem(kind: type[Planner]) -> str:
 def _snapshot_problem(kind: type[Planner], knobs: Struct) -> str:
     """Return the reason why no snapshot can restore a planner; empty if it can."""
     try:
-        restored = msgspec.json.decode(msgspec.json.encode(kind(knobs)), type=kind)
+        restored = msgspec.json.decode(msgspec.json.encode(kind(knobs), enc_hook=plain_number), type=kind)
     except Exception as error:  # noqa: BLE001 - the constructor of another package may raise anything
         return f"a snapshot cannot hold its fields: {error}"
     if fields(knobs) and type(restored.knobs) is not type(knobs):
