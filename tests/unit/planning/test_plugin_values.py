@@ -113,7 +113,7 @@ def test_a_wrong_recommendation_holds_the_model_with_an_alarm(monkeypatch: pytes
         (recommendation(demands=(RoleDemand("decode", inf, {}),)), r"at `\$.demands"),
         (
             recommendation(inputs={"rate": object()}),
-            r"a planner returned or keeps a object, which no snapshot can hold",
+            r"a planner returned or keeps a value of type object, which no snapshot can hold",
         ),
         (recommendation(victims={"prefill": ("a",)}), "names pool 'prefill'; the pools are decode"),
     ],

@@ -1,11 +1,9 @@
 """Values of planners from other packages: numbers of NumPy are converted, what no snapshot can hold is refused."""
 
 from collections.abc import Set as AbstractSet
-from numbers import Integral, Real
 from typing import Any, Final, TypeVar
 
 import msgspec
-import numpy as np
 from msgspec import Struct
 
 from loadline.core.vocabulary.reasons import Reason, Recommendation
@@ -55,19 +53,17 @@ def plain_copy(found: object, kind: type[StructT]) -> StructT:
     return msgspec.json.decode(_encode(found), type=kind)
 
 
-def plain_number(value: Any) -> int | float:
-    """Return an object as a number or truth value of Python, for encoders.
+def plain_number(value: Any) -> bool | int | float:
+    """Return a number or truth value of NumPy as one of Python, for encoders.
 
     Raises:
         TypeError: It is neither.
     """
-    if isinstance(value, np.bool_):  # of a comparison, and no Integral
-        return bool(value)
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, Real):
-        return float(value)
-    raise TypeError(f"a planner returned or keeps a {type(value).__name__}, which no snapshot can hold")
+    is_scalar = hasattr(value, "item") and not hasattr(value, "__len__")  # an import of NumPy would take 12 MB
+    plain = value.item() if is_scalar else value
+    if isinstance(plain, int | float):
+        return plain
+    raise TypeError(f"a planner returned or keeps a value of type {type(value).__name__}, which no snapshot can hold")
 
 
 _encode: Final = msgspec.json.Encoder(enc_hook=plain_number).encode  # to JSON, which has neither NaN nor infinity
