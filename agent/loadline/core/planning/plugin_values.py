@@ -1,21 +1,21 @@
 """Values of planners from other packages: numbers of NumPy are converted, what no snapshot can hold is refused."""
 
 from collections.abc import Set as AbstractSet
+from math import isfinite
 from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from loadline.core.vocabulary.reasons import Reason, Recommendation
+from loadline.core.vocabulary.reasons import Reason, Recommendation, RoleDemand
+from loadline.core.vocabulary.scalars import COUNT_MAX
 
 StructT = TypeVar("StructT", bound=Struct)
 
-REPLICAS_MAX: Final = 1_000_000
-"""Largest count that a planner may recommend; guardrails limit it further."""
-
 
 def plain_recommendation(found: Any, pools: AbstractSet[str]) -> Recommendation:
-    """Return the recommendation of a planner for these pools, with plain numbers.
+    """Return the recommendation of a planner for these pools, with plain numbers; demands are left out if not finite.
 
     Raises:
         TypeError: It is none, or holds an object that cannot be encoded.
@@ -24,16 +24,21 @@ def plain_recommendation(found: Any, pools: AbstractSet[str]) -> Recommendation:
     """
     if not isinstance(found, Recommendation):
         raise TypeError(f"plan() returned {type(found).__name__}; it must return a Recommendation")
-    plain = plain_copy(found, Recommendation)
+    plain = plain_copy(replace(found, demands=tuple(filter(_is_finite, found.demands))), Recommendation)
     unknown = sorted({*plain.targets, *plain.victims} - pools)
     if unknown:
         raise ValueError(f"plan() names pool {unknown[0]!r}; the pools are {', '.join(sorted(pools))}")
     for pool, replicas in plain.targets.items():
-        if not 0 <= replicas <= REPLICAS_MAX:
-            raise ValueError(f"plan() recommends {replicas} workers for {pool}; 0 to {REPLICAS_MAX} are possible")
+        if not 0 <= replicas <= COUNT_MAX:
+            raise ValueError(f"plan() recommends {replicas} workers for {pool}; a count is 0 to {COUNT_MAX}")
     for reason in plain.reasons:
         _check_sentence(reason)
     return plain
+
+
+def _is_finite(need: RoleDemand) -> bool:
+    """Return True if an allocation can use a demand; without one, it uses the targets of the pools."""
+    return all(map(isfinite, (need.demand, *need.capacities.values())))
 
 
 def _check_sentence(reason: Reason) -> None:

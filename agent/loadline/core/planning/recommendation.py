@@ -9,6 +9,7 @@ from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.windows import RollingSamples
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
+from loadline.core.vocabulary.scalars import COUNT_MAX
 
 WAKE_MS: Final = 1_000
 """Longest time between two wakes: a planner detects stale workers only when it wakes, and they go stale in seconds."""
@@ -118,7 +119,7 @@ def recommend(
 ) -> Recommendation:
     """Combine the recommendations of all pools: targets for the pools that should change, their reasons first."""
     targets = {
-        name: one.replicas
+        name: min(one.replicas, COUNT_MAX)  # a quotient by almost nothing; guardrails limit it further
         for name, one in pools.items()
         if one.replicas is not None and one.replicas != model.pools[name].effective_target(now)
     }

@@ -8,8 +8,9 @@ from msgspec import Meta
 Role = Literal["prefill", "decode", "aggregated", "encode"]
 WorkerPhase = Literal["starting", "ready", "draining"]
 
-# 2**53 is the largest integer that every JSON reader keeps exact.
-Count = Annotated[int, Meta(ge=0, le=2**53)]
+COUNT_MAX: Final = 2**53
+"""Largest integer that every JSON reader keeps exact."""
+Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 WORKERS_MAX: Final = 1_000_000
 """Upper bound of workers per pool; larger counts are configuration errors."""
 Workers = Annotated[int, Meta(ge=0, le=WORKERS_MAX)]
