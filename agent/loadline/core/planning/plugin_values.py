@@ -55,7 +55,7 @@ def plain_copy(found: object, kind: type[StructT]) -> StructT:
         TypeError: It holds an object that cannot be encoded.
         ValueError: It is of another type, or a number is not finite.
     """
-    return msgspec.json.decode(_encode(found), type=kind)
+    return msgspec.json.decode(encode_plain(found), type=kind)
 
 
 def plain_number(value: Any) -> bool | int | float:
@@ -71,4 +71,5 @@ def plain_number(value: Any) -> bool | int | float:
     raise TypeError(f"a planner returned or keeps a value of type {type(value).__name__}, which no snapshot can hold")
 
 
-_encode: Final = msgspec.json.Encoder(enc_hook=plain_number).encode  # to JSON, which has neither NaN nor infinity
+encode_plain: Final = msgspec.json.Encoder(enc_hook=plain_number).encode
+"""Encoder of what a planner returns or keeps, to JSON, which has neither NaN nor infinity."""

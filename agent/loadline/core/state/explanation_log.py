@@ -27,8 +27,7 @@ class EncodedExplanation(Struct, frozen=True):
     @classmethod
     def of(cls, explanation: Explanation) -> "EncodedExplanation":
         """Encode an explanation."""
-        one = explanation
-        return cls(one.model, one.at_ms, one.decision_id, _encode(one))
+        return cls(explanation.model, explanation.at_ms, explanation.decision_id, _encode(explanation))
 
     def decode(self) -> Explanation:
         """Return the explanation.

@@ -13,7 +13,7 @@ from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.worker import WorkerState
 from loadline.core.planning.planners import PLANNERS, Planner
-from loadline.core.planning.plugin_values import plain_number
+from loadline.core.planning.plugin_values import encode_plain
 from loadline.core.state.agent_state import AgentState
 from loadline.core.state.model_state import accelerator_of, engine_of
 from loadline.core.state.settings import Settings
@@ -55,7 +55,10 @@ def capture(state: AgentState, planners: dict[str, Planner]) -> Callable[[], dic
         return _fields(model, pools={name: capture_pool(pool) for name, pool in model.pools.items()})
 
     fleet = _fields(state.fleet, models={name: capture_model(model) for name, model in state.fleet.models.items()})
-    snapshot = {"state": _fields(state, fleet=fleet), "planners": {name: _raw(one) for name, one in planners.items()}}
+    snapshot = {
+        "state": _fields(state, fleet=fleet),
+        "planners": {name: msgspec.Raw(encode_plain(one)) for name, one in planners.items()},
+    }
 
     def finish() -> dict[str, Any]:
         for pool in pools:
@@ -72,7 +75,7 @@ def _fields(struct: Struct, **replaced: Any) -> dict[str, Any]:
 
 
 def _raw(value: Any) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(value, enc_hook=plain_number))
+    return msgspec.Raw(msgspec.json.encode(value))
 
 
 def _encode_in_slices(workers: dict[str, WorkerState]) -> msgspec.Raw:

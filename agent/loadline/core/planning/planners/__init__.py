@@ -21,7 +21,7 @@ from loadline.core.planning.planners.sla import SlaPlanner
 from loadline.core.planning.planners.static import StaticPlanner
 from loadline.core.planning.planners.threshold import ThresholdPlanner
 from loadline.core.planning.planners.throughput import ThroughputPlanner
-from loadline.core.planning.plugin_values import plain_number
+from loadline.core.planning.plugin_values import encode_plain
 
 BUILT_IN: tuple[type[Planner], ...] = tuple(
     sorted(
@@ -58,7 +58,7 @@ def _problem(kind: type) -> str:
     registered = PLANNERS.get(kind.name, kind)
     if registered is not kind:
         return f"the name {kind.name!r} is taken by {registered.__module__}"
-    return _knobs_problem(kind) or _snapshot_problem(kind, kind.Knobs())
+    return _knobs_problem(kind) or _snapshot_problem(kind)
 
 
 def _knobs_problem(kind: type[Planner]) -> str:
@@ -70,10 +70,11 @@ def _knobs_problem(kind: type[Planner]) -> str:
     return f"its knob {required[0]!r} has no default" if required else ""
 
 
-def _snapshot_problem(kind: type[Planner], knobs: Struct) -> str:
+def _snapshot_problem(kind: type[Planner]) -> str:
     """Return the reason why no snapshot can restore a planner; empty if it can."""
     try:
-        restored = msgspec.json.decode(msgspec.json.encode(kind(knobs), enc_hook=plain_number), type=kind)
+        knobs = kind.Knobs()
+        restored = msgspec.json.decode(encode_plain(kind(knobs)), type=kind)
     except Exception as error:  # noqa: BLE001 - the constructor of another package may raise anything
         return f"a snapshot cannot hold its fields: {error}"
     if fields(knobs) and type(restored.knobs) is not type(knobs):
