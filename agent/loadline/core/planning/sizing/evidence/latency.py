@@ -17,6 +17,7 @@ from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.worker import MICRO
 from loadline.core.planning.sizing.evidence.delays import RequestDelays
+from loadline.core.planning.sizing.evidence.first_outputs import COMPLETED_MIN
 from loadline.core.planning.sizing.evidence.lifetime_load import LifetimeLoad
 from loadline.core.planning.sizing.evidence.pool_second import PoolSecond
 from loadline.core.planning.sizing.evidence.prompt_speed import PromptSpeed
@@ -56,8 +57,9 @@ _SETTLE_MS: Final = 3_000
 _SETTLE_REQUESTS: Final = 1.2
 """Durations of a request that pass before a window begins."""
 _EARLY_REQUESTS: Final = 4.0
-"""Durations of a request since the first second in which the rate is at most that of the arrivals: the requests that
-complete first are short, so Little's law with their length gives too high a rate, twice that of the Azure traces."""
+"""Durations of a request since the first second in which an aggregated pool serves at most the arrivals: the requests
+that complete first are short, so Little's law with their length gives too high a rate, twice that of the Azure traces.
+For decode it gives the tokens/s whatever the length is."""
 _DRIFT: Final = 0.35
 _DRIFT_MIN: Final = 3.0
 """Change of the running requests in a window, relative and absolute, above which it is no steady state."""
@@ -301,7 +303,8 @@ class PoolEvidence(Struct):
     def _learn_saturation(self, model: Model, pool: Pool, lengths: Lengths, now: int) -> None:
         role = pool.knobs.role
         served = self.queues.served(model, pool, lengths, now)
-        if served and role != "prefill" and self.queues.is_saturated(pool):
+        is_early = role == "decode" and lengths.osl_requests < COMPLETED_MIN
+        if served and not is_early and role != "prefill" and self.queues.is_saturated(pool):
             rate = served * lengths.work(role) / pool.ready
             weight = _SATURATED_WEIGHT if self.saturated_rate else 1.0
             self.saturated_rate += (rate - self.saturated_rate) * weight
@@ -365,10 +368,10 @@ class PoolEvidence(Struct):
         return requests_per_s * work, itl_ms
 
     def _rate_by_batch(self, pool: Pool, request_ms: float, now: int) -> float:
-        """Return the requests/s of a worker by Little's law; at first, no more than arrive beyond chance."""
+        """Return the requests/s of a worker by Little's law; of an aggregated one at first, no more than arrive."""
         window, is_early = self.window, self.first_ms >= 0 and now - self.first_ms < _EARLY_REQUESTS * request_ms
         requests_per_s = 1_000.0 * window.running / window.samples / request_ms
-        if not is_early or not window.arrivals or not window.observed_ms:
+        if not is_early or pool.knobs.role == "decode" or not window.arrivals or not window.observed_ms:
             return requests_per_s
         most_per_s = window.arrivals * 1_000.0 / window.observed_ms * (1.0 + _CHANCE / sqrt(window.arrivals))
         return min(requests_per_s, most_per_s / pool.ready)
