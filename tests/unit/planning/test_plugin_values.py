@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from numpy import bool_, float64, int64
+from numpy import array, bool_, float64, int64
 
 from loadline.core.controller import Controller
 from loadline.core.fleet.fleet import Model
@@ -127,3 +127,37 @@ def test_demands_that_are_not_finite_are_left_out_and_large_counts_are_for_the_g
 def test_what_is_wrong_is_named(found: object, message: str) -> None:
     with pytest.raises((TypeError, ValueError, msgspec.ValidationError), match=message):
         plain_recommendation(found, {"decode"})
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_planner_that_no_snapshot_can_hold_begins_anew(monkeypatch: pytest.MonkeyPatch, *, raises: bool) -> None:
+    spoiled: list[int] = []
+
+    class SpoiledPlanner(ThresholdPlanner):
+        mean: float = 1.5
+
+        def plan(self, model: Model, now: int) -> Recommendation:
+            del model
+            if spoiled:
+                spoiled.append(now)
+                self.mean = array([1.0])  # type: ignore[assignment]
+                if raises:
+                    raise ZeroDivisionError
+            return Recommendation("own", {}, (RIGHT,), {})
+
+    monkeypatch.setitem(planners.PLANNERS, "threshold", SpoiledPlanner)
+    harness = leading()
+    before = harness.controller.planners["m"]
+    spoiled.append(0)
+    [alarm] = [one for one in harness.advance(5) if isinstance(one, RaiseAlarm) and one.model == "m"]
+    assert alarm.kind == "planner_failed"
+    assert (
+        alarm.text.startswith("ZeroDivisionError")
+        if raises
+        else "type ndarray, which no snapshot can hold" in alarm.text
+    )
+    assert len(spoiled) > 1
+    assert harness.controller.planners["m"] is not before
+    restored = Controller(make_settings())
+    restored.restore(harness.controller.snapshot())
+    assert restored.snapshot() == harness.controller.snapshot()

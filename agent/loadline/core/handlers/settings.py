@@ -8,7 +8,7 @@ from loadline.core.handlers import removed_pools
 from loadline.core.handlers.decisions import withdraw, within_bounds
 from loadline.core.handlers.turn import Turn
 from loadline.core.planning.planners import Planner
-from loadline.core.state.agent_state import AgentState, new_planner
+from loadline.core.state.agent_state import AgentState, replacing_planner
 from loadline.core.state.model_state import ModelState, accelerator_of, engine_of, hard_limits, new_model, new_pool
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.effects import Effect, RaiseAlarm
@@ -115,8 +115,6 @@ def _update_model(turn: Turn, settings: Settings, knobs: ModelKnobs, planners: d
 
 def _planner(state: AgentState, planner: Planner | None, settings: Settings, knobs: ModelKnobs) -> Planner:
     if planner is None or planner.name != knobs.planner:
-        planner = new_planner(settings, knobs)
-        planner.resume_requests_from(state.forecast_requests.get(knobs.name, 0))
-        return planner
+        return replacing_planner(state, settings, knobs)
     planner.apply_settings(knobs.knobs)
     return planner

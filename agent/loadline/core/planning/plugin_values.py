@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from loadline.core.planning.planner import Planner
 from loadline.core.vocabulary.reasons import Reason, Recommendation, RoleDemand
 from loadline.core.vocabulary.scalars import COUNT_MAX
 
@@ -56,6 +57,15 @@ def plain_copy(found: object, kind: type[StructT]) -> StructT:
         ValueError: It is of another type, or a number is not finite.
     """
     return msgspec.json.decode(encode_plain(found), type=kind)
+
+
+def state_fault(planner: Planner) -> Exception | None:
+    """Return why a planner cannot be encoded, as for a snapshot; None if it can."""
+    try:
+        encode_plain(planner)
+    except Exception as fault:  # noqa: BLE001 - its fields may be of any class
+        return fault
+    return None
 
 
 def plain_number(value: Any) -> bool | int | float:

@@ -193,6 +193,19 @@ def initial_planners(settings: Settings) -> dict[str, Planner]:
     return {model.name: new_planner(settings, model) for model in settings.models}
 
 
+def replacing_planner(state: AgentState, settings: Settings, knobs: ModelKnobs) -> Planner:
+    """Return a new planner for a model that had one, whose forecasts that are still computed are not mistaken for its.
+
+    Args:
+        state: State with the number of the last forecast that was requested.
+        settings: All settings.
+        knobs: Settings of the model.
+    """
+    planner = new_planner(settings, knobs)
+    planner.resume_requests_from(state.forecast_requests.get(knobs.name, 0))
+    return planner
+
+
 def new_planner(settings: Settings, knobs: ModelKnobs) -> Planner:
     """Return the planner of a model, warmed up with its history if it has one."""
     planner = PLANNERS[knobs.planner](knobs.knobs)

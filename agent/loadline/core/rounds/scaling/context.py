@@ -8,7 +8,7 @@ from loadline.core.planning.allocation.gpu_ledger import GpuLedger, gpu_ledger_o
 from loadline.core.planning.planners import Planner
 from loadline.core.planning.schedules import Schedules
 from loadline.core.rounds.faults import fault_text
-from loadline.core.state.agent_state import AgentState, limited_supplies
+from loadline.core.state.agent_state import AgentState, limited_supplies, replacing_planner
 from loadline.core.state.model_state import ModelState
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.effects import Effect, RaiseAlarm
@@ -31,6 +31,7 @@ class ScalingContext:
     def __init__(self, settings: Settings, state: AgentState, planners: dict[str, Planner]) -> None:
         self.state = state
         self.planners = planners
+        self.settings = settings
         self.scope = settings.scope
         self.models: dict[str, ModelKnobs] = {model.name: model for model in settings.models}
         self.allocation = settings.allocation
@@ -40,6 +41,10 @@ class ScalingContext:
     def gpu_ledger(self, now: int) -> GpuLedger | None:
         """Return the GPUs of all models at ``now`` (ms); None if no budget or supply limits them."""
         return gpu_ledger_of(self.state.fleet, self.state.ledger.pending(), self.supplies, now)
+
+    def replace_planner(self, name: str) -> None:
+        """Let a model begin with a new planner."""
+        self.planners[name] = replacing_planner(self.state, self.settings, self.models[name])
 
     def fail(self, model: ModelState, fault: Exception, now: int) -> tuple[Recommendation, list[Effect]]:
         """Return a recommendation that reports an exception, and an alarm if the last run of the planner succeeded."""

@@ -8,7 +8,7 @@ from loadline.core.planning.encode_pools import EncodePools, as_seen_by
 from loadline.core.planning.guardrails.constraints import NO_BOUNDS, Bound
 from loadline.core.planning.planner import ForecastRequest
 from loadline.core.planning.planners import BUILT_IN
-from loadline.core.planning.plugin_values import plain_copy, plain_recommendation
+from loadline.core.planning.plugin_values import plain_copy, plain_recommendation, state_fault
 from loadline.core.rounds.scaling.context import ScalingContext
 from loadline.core.state.model_state import ModelState
 from loadline.core.vocabulary.effects import Effect, FitForecast
@@ -49,21 +49,28 @@ def evaluate(context: ScalingContext, name: str, now: int) -> Evaluation:
 
 def _run_planner(context: ScalingContext, model: ModelState, now: int) -> tuple[Recommendation, list[Effect]]:
     planner = context.planners[model.name]
+    is_plugin = type(planner) not in BUILT_IN
+    fault: Exception | None = None
     forecasts, model.forecasts = model.forecasts, []
     try:
         for forecast in forecasts:
             planner.ingest_forecast(forecast)
         seen = as_seen_by(planner, model)
         recommendation, wake_ms = planner.plan(seen, now), planner.next_wake()
-        if type(planner) not in BUILT_IN:
+        if is_plugin:
             recommendation, wake_ms = plain_recommendation(recommendation, seen.pools.keys()), int(wake_ms)
         if seen is not model:
             encode = model.encode = model.encode or EncodePools()
             recommendation, wake_ms = encode.add_to(recommendation, model, now), min(wake_ms, encode.next_wake())
         request = planner.forecast_request()  # last: it is returned once, and awaited until it is answered
-        if request is not None and type(planner) not in BUILT_IN:
+        if request is not None and is_plugin:
             request = plain_copy(request, ForecastRequest)
-    except Exception as fault:  # noqa: BLE001 - any exception would stop all models, and again after a restart
+    except Exception as raised:  # noqa: BLE001 - any exception would stop all models, and again after a restart
+        fault = raised
+    if is_plugin and (lost := state_fault(planner)) is not None:  # the next snapshot would end the agent
+        context.replace_planner(model.name)
+        fault = fault or lost
+    if fault is not None:
         return context.fail(model, fault, now)
     model.plan_at_ms = wake_ms
     if request is None:
