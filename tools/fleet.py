@@ -73,9 +73,7 @@ async def serve(options: argparse.Namespace, more: list[str], directory: Path) -
     try:
         for port in range(options.port, options.port + options.workers):
             module = (sys.executable, "-m", "loadline.demo.openai.server")
-            engines.start(
-                f"engine-{port}", [*module, "--port", str(port), "--speed", f"{options.speed or 1.0:g}", *more]
-            )
+            engines.start(f"engine-{port}", [*module, "--port", str(port), *more])
             print(f"http://127.0.0.1:{port}", flush=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(options.for_s):
@@ -116,7 +114,12 @@ def main() -> int:
     add("--root", default="loadline")
     add("--namespace", default="default")
     add("--mode", choices=get_args(Mode), default="disaggregated")
-    add("--speed", type=float, help=f"virtual seconds per second (default: {defaults.SPEED:g}, with --openai 1)")
+    add(
+        "--trace-speed",
+        type=int,
+        default=defaults.TRACE_SPEED,
+        help="how many times as fast the trace passes, with one of as many requests (default: %(default)s)",
+    )
     add("--load", type=int, default=defaults.LOAD, help="superposed copies of the trace")
     add("--start-s", type=float, default=0.0, help="start within the trace, in seconds")
     add("--workers", type=int, default=defaults.WORKERS_MIN, help="number of fixed workers of each role, or engines")
@@ -134,16 +137,16 @@ def main() -> int:
         if options.openai:
             asyncio.run(serve(options, more, directory))
             return 0
-        speed = options.speed or defaults.SPEED
         place = {"root": options.root, "namespace": options.namespace}
-        demo = DemoSetup(options.nats, options.etcd, directory.resolve(), options.mode, speed, options.load, **place)
+        load = {"trace_speed": options.trace_speed, "load": options.load}
+        demo = DemoSetup(options.nats, options.etcd, directory.resolve(), options.mode, **load, **place)
         asyncio.run(run(options, demo))
         if not demo.summary_file.exists():
             print((directory / "gateway.log").read_text(), file=sys.stderr)
             return 1
         print(demo.summary_file.read_text(), end="")
         if options.scaler:
-            print(f"virtual GPU hours: {gpu_hours(demo.lifetimes_file, demo.speed):.2f}")
+            print(f"GPU-hours: {gpu_hours(demo.lifetimes_file, demo.engine_speed):.2f}")
     return 0
 
 

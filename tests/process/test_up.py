@@ -1,4 +1,4 @@
-"""`loadline up` as a user runs it: it ends with the trace or on a signal, and leaves no processes."""
+"""`loadline up` as a user runs it: it ends after a time or on a signal, and leaves no processes."""
 
 import os
 import re
@@ -133,7 +133,7 @@ def test_a_time_shorter_than_the_start_of_the_gateway_is_one_of_load(tmp_path: P
 def test_a_second_demo_in_the_same_folder_is_refused_and_a_later_one_counts_itself(tmp_path: Path) -> None:
     directory = tmp_path / "demo"
     directory.mkdir()
-    hour = '"started_at_ms":0,"ended_at_ms":3600000'  # 160 GPU-hours at 20 times the speed
+    hour = '"started_at_ms":0,"ended_at_ms":3600000'  # eight GPU-hours
     ended = f'{{"worker":"w","model":"m","pool":"p","gpus":8,{hour},"reason":"drained"}}'
     (directory / "lifetimes.jsonl").write_text(f"{ended}\n")
     with up(directory) as running:
@@ -147,7 +147,7 @@ def test_a_second_demo_in_the_same_folder_is_refused_and_a_later_one_counts_itse
         assert running.process.wait(60) == 0, running.text()
         hours = re.search(r"GPU-hours +([0-9.]+)", running.text())
         assert hours, running.text()
-        assert float(hours[1]) < 100
+        assert float(hours[1]) < 1
 
 
 def test_modules_of_the_working_directory_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

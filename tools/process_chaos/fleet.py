@@ -35,9 +35,20 @@ _ETCD_QUOTA_BYTES: Final = 32 * 2**20
 """Size of etcd's data above which it takes no more."""
 _TOKEN_TTL_S: Final = 10
 """Life of a login at etcd; unlike etcd's simple tokens, a JWT ends even if it is used."""
-SPEED: Final = 5.0
+ENGINE_SPEED: Final = 5.0
 REQUESTS_PER_S: Final = 25
-"""Arrivals of the demo's trace at ``SPEED``."""
+"""Arrivals of the demo's trace at ``ENGINE_SPEED``."""
+_PLANNER: Final = """planner = "saturation"
+
+[models.saturation]
+scale_up_window_ms = 1000
+scale_down_window_ms = 2000
+
+[models.guardrails]
+stabilisation_ms = 2000
+warm_up_ms = 2000
+"""
+"""Planner that does not relate latencies, which are of virtual time, to rates; it scales every few seconds."""
 
 
 class Program(SupervisedProcess):
@@ -155,8 +166,9 @@ class ChaosFleet:
         await asyncio.gather(self.nats.start_async(), self.operator.start())
         etcd = self.operator.fleet_knobs
         self.setup = DemoSetup(
-            ",".join(self.nats.urls), ",".join(etcd.endpoints), self.directory, speed=SPEED, load=1, root="chaos",
-            namespace="chaos", etcd_user=etcd.user, etcd_password_file=etcd.password_file,
+            ",".join(self.nats.urls), ",".join(etcd.endpoints), self.directory, trace_speed=1, load=1, root="chaos",
+            namespace="chaos", etcd_user=etcd.user, etcd_password_file=etcd.password_file, engine_speed=ENGINE_SPEED,
+            planner=_PLANNER,
         )  # fmt: skip
         if self._plan.has_steady_agent:
             self.setup = replace(self.setup, http_port=free_port())

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from loadline.cli import event_loop
-from loadline.cli.option_types import name, number, subject_root, whole_number
+from loadline.cli.option_types import name, subject_root, whole_number
 from loadline.demo import defaults, display
 from loadline.demo.runner import run_demo
 from loadline.demo.setup import Mode
@@ -16,7 +16,7 @@ from loadline.formatting import ms, percent
 from loadline.rig.server_processes import free_port
 from loadline.servers import check_server, is_loopback
 
-SPEED_MAX = 1000.0
+TRACE_SPEED_MAX = 1_000
 COUNT_MAX = 64
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -30,7 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=_duration,
         default=0.0,
         metavar="TIME",
-        help="stop after this time of load, such as 120s or 2m (default: at the end of the trace)",
+        help="stop after this time of load, such as 120s or 2m (default: until Ctrl-C)",
     )
     add(
         "--mode",
@@ -39,11 +39,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="separate prefill and decode pools, or one aggregated pool (default: %(default)s)",
     )
     add(
-        "--speed",
-        type=_speed,
-        default=defaults.SPEED,
-        metavar="X",
-        help="virtual seconds per second (default: %(default)g)",
+        "--trace-speed",
+        type=whole_number(TRACE_SPEED_MAX),
+        default=defaults.TRACE_SPEED,
+        metavar="N",
+        help="how many times as fast the trace passes, with one of as many requests (default: %(default)s)",
     )
     add(
         "--load",
@@ -103,7 +103,7 @@ def up(options: argparse.Namespace) -> int:
         nats=options.attach_nats,
         etcd=options.attach_etcd,
         mode=options.mode,
-        speed=options.speed,
+        trace_speed=options.trace_speed,
         load=options.load,
         agents=options.agents,
         for_s=options.for_s,
@@ -111,8 +111,8 @@ def up(options: argparse.Namespace) -> int:
         root=options.root,
         namespace=options.namespace or "demo",
     )
-    length = f"for {options.for_s:g} s" if options.for_s else "until Ctrl-C or the end of the trace"
-    header = f"loadline demo: {options.mode}, {options.load} copies of the trace at {options.speed:g}x, {length}"
+    length = f"for {options.for_s:g} s" if options.for_s else "until Ctrl-C"
+    header = f"loadline demo: {options.mode}, {options.load} copies of the trace at {options.trace_speed}x, {length}"
     outcome = event_loop.run(run_demo(demo, display.make_display(header)))
     if outcome is None:
         print("stopped before the load started")
@@ -133,7 +133,7 @@ def summary(result: DemoResult, decisions: int, options: DemoOptions) -> str:
         f"SLO         {_share(counts.slo_attainment)} of requests met both: {ttft} and {itl}",
         f"TTFT        p50 {ms(counts.ttft_p50_ms)}, p95 {ms(counts.ttft_p95_ms)}, p99 {ms(counts.ttft_p99_ms)}",
         f"ITL         p50 {ms(counts.itl_p50_ms)}, p95 {ms(counts.itl_p95_ms)}, p99 {ms(counts.itl_p99_ms)}",
-        f"GPU-hours   {result.gpu_hours:.2f} in {counts.virtual_s / 60:.0f} min of virtual time",
+        f"GPU-hours   {result.gpu_hours:.2f} in {counts.virtual_s / 60:.1f} min",
         f"decisions   {decisions}",
         f"drains      {result.drains}",
         f"journal     loadline replay {options.directory / 'journal' / 'agent-1'}",
@@ -146,12 +146,6 @@ def _duration(text: str) -> float:
     if match is None or float(match[1]) <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration; write 90s, 2m or 1h")
     return float(match[1]) * UNITS_S[match[2] or "s"]
-
-
-def _speed(text: str) -> float:
-    if not 0 < number(text) <= SPEED_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and at most {SPEED_MAX:g}")
-    return float(text)
 
 
 def _share(value: float | None) -> str:

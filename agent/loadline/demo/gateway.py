@@ -195,7 +195,13 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     add("--repeat", action="store_true", help="repeat the trace")
     add("--load", type=int, default=defaults.LOAD, help="superposed copies of the trace")
     add("--seed", type=int, default=0, help="seed of the jitter between copies")
-    add("--speed", type=float, default=defaults.SPEED, help="virtual seconds per real second")
+    add(
+        "--trace-speed",
+        type=int,
+        default=1,
+        help="how many times as fast the trace passes, with one of as many requests",
+    )
+    add("--speed", type=float, default=1.0, help="virtual seconds per real second, that of the workers")
     add("--ttft-ms", type=float, default=defaults.TTFT_MS, help="objective in virtual ms")
     add("--itl-ms", type=float, default=defaults.ITL_MS, help="objective in virtual ms")
     add("--summary-file", type=Path, help="file for the account at the end, as JSON")
@@ -208,7 +214,13 @@ def main(arguments: list[str] | None = None) -> int:
     configure("auto", "info")
     try:
         trace = read_trace(options.trace, seed=options.seed, arrivals=RateKnobs(scale=options.load))
-        arrivals = play(trace, start_s=options.start_s, repeat=options.repeat, requests_max=options.requests_max)
+        arrivals = play(
+            trace,
+            start_s=options.start_s,
+            speed=options.trace_speed,
+            repeat=options.repeat,
+            requests_max=options.requests_max,
+        )
         summary = asyncio.run(_run_until_signal(options, arrivals))
     except (ConfigError, DataError) as error:
         _log.error("cannot_start", detail=str(error))

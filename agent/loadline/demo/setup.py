@@ -31,7 +31,7 @@ class DemoSetup(Struct, frozen=True):
     etcd: str
     directory: Path
     mode: Mode = "disaggregated"
-    speed: float = defaults.SPEED
+    trace_speed: int = defaults.TRACE_SPEED
     load: int = defaults.LOAD
     root: str = "loadline"
     namespace: str = "default"
@@ -39,6 +39,11 @@ class DemoSetup(Struct, frozen=True):
     etcd_user: str = ""
     """User of etcd; empty: it needs none."""
     etcd_password_file: str = ""
+    engine_speed: float = 1.0
+    """Virtual seconds per second of engines and gateway. If it is not 1, the planner must not relate latencies, which are
+    of virtual time, to rates, as ``auto`` does."""
+    planner: str = ""
+    """TOML lines of the model that name and configure its planner; empty: the default planner."""
 
     @property
     def summary_file(self) -> Path:
@@ -63,7 +68,8 @@ class DemoSetup(Struct, frozen=True):
         """Return the command of the gateway, with ``more`` options."""
         return [
             *(sys.executable, "-P", "-m", "loadline.demo.gateway"),
-            *("--mode", self.mode, "--load", str(self.load), "--summary-file", str(self.summary_file)),
+            *("--mode", self.mode, "--load", str(self.load), "--trace-speed", str(self.trace_speed)),
+            *("--summary-file", str(self.summary_file)),
             *self._connection_options(),
             *more,
         ]
@@ -76,14 +82,11 @@ class DemoSetup(Struct, frozen=True):
         return [
             *("--nats", self.nats, "--etcd", self.etcd, "--root", self.root, "--namespace", self.namespace),
             *("--etcd-user", self.etcd_user, "--etcd-password-file", self.etcd_password_file),
-            *("--speed", f"{self.speed:g}"),
+            *("--speed", f"{self.engine_speed:g}"),
         ]
 
     def agent_config(self, name: str) -> str:
-        """Return an agent's configuration; each has a separate journal, and the first has the HTTP port.
-
-        The planner must not relate latencies to rates, as ``auto`` does: latencies are of virtual time, rates are not.
-        """
+        """Return an agent's configuration; each has a separate journal, and the first has the HTTP port."""
         return f"""\
 [agent]
 name = {_text(name)}
@@ -109,16 +112,11 @@ stale_after_ms = {10 * defaults.REPORT_INTERVAL_MS}
 
 [[models]]
 name = {_text(defaults.MODEL)}
-planner = "saturation"
 gpu_budget_max = {len(ROLES[self.mode]) * defaults.WORKERS_MAX * defaults.GPUS_PER_WORKER}
-
-[models.saturation]
-scale_up_window_ms = {defaults.SCALE_UP_WINDOW_MS}
-scale_down_window_ms = {defaults.ADJUSTMENT_INTERVAL_MS}
-
-[models.guardrails]
-stabilisation_ms = {defaults.ADJUSTMENT_INTERVAL_MS}
-warm_up_ms = {defaults.ADJUSTMENT_INTERVAL_MS}
+{self.planner}
+[models.objectives]
+ttft_ms = {defaults.TTFT_MS:g}
+itl_ms = {defaults.ITL_MS:g}
 
 [models.migration]
 enabled = true

@@ -39,7 +39,7 @@ class DemoOptions(Struct, frozen=True):
     nats: str = ""
     etcd: str = ""
     mode: Mode = "disaggregated"
-    speed: float = defaults.SPEED
+    trace_speed: int = defaults.TRACE_SPEED
     load: int = defaults.LOAD
     agents: int = 1
     for_s: float = 0.0
@@ -115,7 +115,7 @@ class DemoStack:
             mode=options.mode,
             root=options.root,
             namespace=options.namespace,
-            speed=options.speed,
+            trace_speed=options.trace_speed,
             load=options.load,
             http_port=options.http_port,
         )
@@ -172,7 +172,8 @@ class DemoStack:
     def start_load(self) -> asyncio.Event:
         """Start the gateway; return an event that is set when it has ended."""
         log = self._options.directory / "gateway.log"
-        self._gateway = SupervisedProcess("gateway", self.demo.gateway_command(), log, self._write_line, restart=False)
+        command = self.demo.gateway_command("--repeat")
+        self._gateway = SupervisedProcess("gateway", command, log, self._write_line, restart=False)
         return self._gateway.ended
 
     async def stop(self) -> None:
@@ -204,7 +205,7 @@ class DemoStack:
             space = lack_of_space(self._options.directory)
             raise LoadlineError(f"the gateway left no account ({error}); its log is {log}{space}") from error
         lifetimes = self.demo.lifetimes_file
-        return DemoResult(summary, gpu_hours(lifetimes, self.demo.speed), count_drained(lifetimes))
+        return DemoResult(summary, gpu_hours(lifetimes, self.demo.engine_speed), count_drained(lifetimes))
 
     def _run(self, name: str, command: list[str]) -> None:
         log = self._options.directory / f"{name}.log"

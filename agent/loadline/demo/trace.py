@@ -9,12 +9,16 @@ from loadline.errors import DataError
 from loadline.traces import Arrival, Trace
 
 
-def play(trace: Trace, *, start_s: float = 0.0, requests_max: int = 0, repeat: bool = False) -> Iterator[Arrival]:
+def play(
+    trace: Trace, *, start_s: float = 0.0, speed: int = 1, requests_max: int = 0, repeat: bool = False
+) -> Iterator[Arrival]:
     """Return the arrivals from ``start_s`` on, with times relative to it.
 
     Args:
         trace: The trace.
-        start_s: Position to start from.
+        start_s: Position in the trace to start from.
+        speed: Ratio of the trace's duration to that of the playback, in which one of as many requests arrives, so
+            that the rate stays.
         requests_max: Maximum number of arrivals; 0: unlimited.
         repeat: Repeat the trace from its start.
 
@@ -23,7 +27,8 @@ def play(trace: Trace, *, start_s: float = 0.0, requests_max: int = 0, repeat: b
     """
     if not 0 <= start_s <= trace.duration_s:
         raise DataError(f"start {start_s} s: the trace is {trace.duration_s:.0f} s long. Start within it.")
-    return islice(_play(trace, start_s, repeat=repeat), requests_max or None)
+    arrivals = islice(_play(trace, start_s, repeat=repeat), 0, None, speed)
+    return islice((replace(one, arrival_s=one.arrival_s / speed) for one in arrivals), requests_max or None)
 
 
 def _play(trace: Trace, start_s: float, *, repeat: bool) -> Iterator[Arrival]:

@@ -123,7 +123,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     add("--etcd-password-file", default="")
     add("--root", default="loadline", help="prefix of every NATS subject")
     add("--namespace", default="default", help="keys live under /loadline/<namespace>/")
-    add("--speed", type=float, default=defaults.SPEED, help="virtual seconds per real second")
+    add("--speed", type=float, default=1.0, help="virtual seconds per real second")
     add("--start-delay-s", type=float, default=defaults.START_DELAY_S, help="real seconds from start to ready")
     add("--kv-blocks", type=int, default=defaults.KV_BLOCKS)
     add("--block-size", type=int, default=defaults.BLOCK_SIZE_TOKENS, help="tokens in a KV block")

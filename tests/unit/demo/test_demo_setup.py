@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from loadline import config
 from loadline.demo import gateway, worker
@@ -25,6 +26,15 @@ def test_the_agent_configuration_is_valid(tmp_path: Path, mode: Mode) -> None:
     assert (read.nats.servers, read.etcd.endpoints) == (("nats://127.0.0.1:1",), ("http://127.0.0.1:2",))
     (pool, *_) = read.models[0].pools
     assert (pool.replicas_min, pool.replicas_max) == (2, 8)
+    assert read.models[0].planner == "auto"
+    assert read.models[0].objectives is not None
+
+
+def test_another_planner_can_be_named_with_its_settings(tmp_path: Path) -> None:
+    path = tmp_path / "loadline.toml"
+    planner = 'planner = "saturation"\n\n[models.saturation]\nscale_up_window_ms = 1000\n'
+    path.write_text(replace(demo(tmp_path, "aggregated"), planner=planner).agent_config("agent-1"), "utf-8")
+    assert config.load(path).models[0].planner == "saturation"
 
 
 @pytest.mark.parametrize("name", ["\U0001f600", "a\x7fb", 'a"\\b', "é\t"])
@@ -45,11 +55,12 @@ def test_the_scaler_configuration_is_valid_and_starts_workers(tmp_path: Path, mo
         assert (dash_p, dash_m, module) == ("-P", "-m", "loadline.demo.worker")
         options = worker._options(arguments)
         assert (options.name, options.pool, options.role) == ("w-7", pool.name, pool.role)
-        assert (options.root, options.namespace, options.speed) == ("r", "n", 20.0)
+        assert (options.root, options.namespace, options.speed) == ("r", "n", 1.0)
 
 
 def test_the_gateway_command_is_valid(tmp_path: Path) -> None:
     _, _, _, module, *arguments = demo(tmp_path, "aggregated").gateway_command("--repeat")
     assert module == "loadline.demo.gateway"
     options = gateway.parse_options(arguments)
-    assert (options.mode, options.repeat, options.summary_file) == ("aggregated", True, tmp_path / "summary.json")
+    assert (options.mode, options.repeat, options.trace_speed) == ("aggregated", True, 20)
+    assert options.summary_file == tmp_path / "summary.json"

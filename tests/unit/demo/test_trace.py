@@ -25,6 +25,15 @@ def test_a_replay_begins_at_the_start_time_and_can_repeat_for_ever() -> None:
     assert [(one.arrival_s, one.isl_tokens) for one in again] == [(5, 3), (5, 1), (15, 2), (25, 3), (25, 1)]
 
 
+def test_a_faster_trace_has_the_same_rate_and_as_many_fewer_requests() -> None:
+    trace = Trace("many", [Arrival(float(at), at + 1, 1) for at in range(100)], 100.0)
+    played = list(play(trace, start_s=10.0, speed=10))
+    assert [(one.arrival_s, one.isl_tokens) for one in played] == [(float(n), 10 * n + 11) for n in range(9)]
+    assert len(list(play(trace, speed=10, requests_max=4))) == 4
+    repeated = list(play(trace, speed=10, repeat=True, requests_max=12))
+    assert [one.arrival_s for one in repeated] == [float(n) for n in range(12)]
+
+
 @pytest.mark.parametrize("start_s", [-1.0, 21.0])
 def test_a_start_outside_the_trace_is_refused(start_s: float) -> None:
     with pytest.raises(DataError, match="Start within it"):
