@@ -87,6 +87,21 @@ def test_a_snapshot_larger_than_a_segment_does_not_begin_the_next_one_at_once(tm
     assert 3 <= begun <= 5, "half of what is written is events"
 
 
+def test_segments_that_a_large_snapshot_lengthens_do_not_exceed_the_size_of_the_journal(tmp_path: Path) -> None:
+    journal, largest, segments = FileJournal(tmp_path, 20_000, 160_000), 0, 0
+    for index in range(200):
+        if journal.wants_snapshot:
+            journal.begin(lambda _goes_on: b'{"snapshot":"%s"}' % (b"x" * 13_500))
+            segments += 1
+            until_true(lambda: not journal._queued_bytes)  # its size is known once it is written
+        journal.append(b'{"turn":%d,"x":"%s"}' % (index, b"x" * 500), at_once=True)
+        until_true(lambda: not journal._queued_bytes)
+        largest = max(largest, sum(file.stat().st_size for file in tmp_path.glob("*.jsonl")))
+    journal.close()
+    assert segments > 6
+    assert 130_000 < largest <= 160_000
+
+
 @pytest.mark.parametrize(("bytes_max", "kept", "warned"), [(160_000, 7, False), (20_000, 1, True)])
 def test_a_journal_that_holds_one_segment_only_says_so(
     tmp_path: Path, bytes_max: int, kept: int, *, warned: bool

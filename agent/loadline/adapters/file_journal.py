@@ -6,7 +6,6 @@ checksums shows a record that was changed or removed later.
 """
 
 import contextlib
-import fcntl
 import functools
 import itertools
 import operator
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from loadline.adapters.journal_checksums import ADDED_BYTES, ChecksumChain
-from loadline.adapters.journal_segments import folders_of_shards, next_name, segments_in
+from loadline.adapters.journal_segments import folders_of_shards, lock_folder, next_name, segments_in
 from loadline.adapters.logs import bounded
 from loadline.errors import JournalError
 
@@ -78,7 +77,7 @@ class FileJournal:
         self._lost = 0
         self._closing = False
         self._urgent = threading.Event()  # set if what is queued must not wait
-        self._folder = _Folder(directory, max(0, bytes_max - segment_bytes_max))
+        self._folder = _Folder(directory, bytes_max, segment_bytes_max)
         self._writer = threading.Thread(target=self._run, args=(self._folder,), daemon=True)
         self._writer.start()
 
@@ -196,20 +195,26 @@ class FileJournal:
 class _Folder:
     """Segment files of the writer, in a folder that it locks.
 
+    Args:
+        directory: The folder.
+        bytes_max: Size of all segments above which the oldest are deleted.
+        segment_bytes_max: Size to keep free for a new one; it gets larger if its snapshot is.
+
     Raises:
         JournalError: Another agent writes to the folder.
     """
 
-    def __init__(self, directory: Path, keep_bytes: int) -> None:
+    def __init__(self, directory: Path, bytes_max: int, segment_bytes_max: int) -> None:
         self._directory = directory
-        self._keep_bytes = keep_bytes
+        self._bytes_max, self._segment_bytes_max = bytes_max, segment_bytes_max
         self._lock = -1
         with contextlib.suppress(OSError):  # the first write tries again, and logs the reason
-            self._lock = _lock(directory)
+            self._lock = lock_folder(directory)
         self._segment = 0
         self._path = directory
         self._file = -1
         self._file_bytes = 0
+        self._others_bytes = 0  # size of the other segments
         self._checksums = ChecksumChain()
 
     def write(self, segment: int, records: list[bytes]) -> tuple[int, str]:
@@ -226,7 +231,10 @@ class _Folder:
             return 0, str(error)
         done = 0
         left = [part for record in records for part in self._checksums.seal(record)]
+        needed = self._file_bytes + sum(map(len, left))
         try:
+            if self._others_bytes + needed > self._bytes_max:
+                self._delete_oldest(segments_in(self._directory)[:-1], self._bytes_max - needed)
             while left:
                 written = os.writev(self._file, left[:_PARTS_MAX])
                 done, left = done + written, _unwritten(left, written)
@@ -254,29 +262,30 @@ class _Folder:
     def _begin(self, segment: int) -> None:
         self.close()
         if self._lock < 0:
-            self._lock = _lock(self._directory)
+            self._lock = lock_folder(self._directory)
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         segments = segments_in(self._directory)
-        self._delete_oldest(segments)
+        self._delete_oldest(segments, self._bytes_max - self._segment_bytes_max)
         self._path = self._directory / next_name(segments[-1].name if segments else "")
         self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._segment = segment
         self._file_bytes = 0
         self._checksums = ChecksumChain()
 
-    def _delete_oldest(self, segments: list[Path]) -> None:
+    def _delete_oldest(self, segments: list[Path], keep_bytes: int) -> None:
         sizes = [path.stat().st_size for path in segments]
         total = sum(sizes)
         for path, size in zip(segments, sizes, strict=True):
             # A full disk leaves empty segments.
-            if total <= self._keep_bytes and size:
+            if total <= keep_bytes and size:
                 continue
             path.unlink()
             total -= size
+        self._others_bytes = total
         if any(sizes) and not total:
             _log.warning(
                 "journal_too_small",
-                detail=f"{self._directory}: all before the new segment is deleted, as one had {max(sizes)} bytes",
+                detail=f"{self._directory}: all before the newest segment is deleted, as one had {max(sizes)} bytes",
                 remedy="Raise journal.bytes_max to eight times that, multiplied by the number of shards.",
             )
 
@@ -288,25 +297,6 @@ def _unwritten(parts: list[bytes | memoryview], written: int) -> list[bytes | me
             return [memoryview(part)[written:], *parts[number + 1 :]]
         written -= len(part)
     return []
-
-
-def _lock(directory: Path) -> int:
-    """Lock the folder; return the file to close at the end.
-
-    Raises:
-        JournalError: Another agent has locked it.
-        OSError: The folder cannot be used.
-    """
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        raise JournalError(
-            f"{directory}: another agent writes its journal there. Give each a folder of its own"
-        ) from error
-    return lock
 
 
 OnTorn = Callable[[Path, int], None]

@@ -1,11 +1,14 @@
-"""Names of a journal's segments, which sort by time."""
+"""Segments of a journal, whose names sort by time, and the lock of its folder."""
 
+import fcntl
+import os
 import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from loadline.core.state.partition import SCOPE_PREFIX
+from loadline.errors import JournalError
 
 _NAME: Final = re.compile(r"\d{8}T\d{6}\.\d{3}Z-\d{6}\.jsonl")
 
@@ -36,3 +39,22 @@ def folders_of_shards(directory: Path) -> list[Path]:
         OSError: One cannot be read.
     """
     return sorted(path for path in directory.glob(f"{SCOPE_PREFIX}*") if path.is_dir() and segments_in(path))
+
+
+def lock_folder(directory: Path) -> int:
+    """Lock the folder; return the file to close at the end.
+
+    Raises:
+        JournalError: Another agent has locked it.
+        OSError: The folder cannot be used.
+    """
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        raise JournalError(
+            f"{directory}: another agent writes its journal there. Give each a folder of its own"
+        ) from error
+    return lock

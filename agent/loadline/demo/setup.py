@@ -40,8 +40,10 @@ class DemoSetup(Struct, frozen=True):
     """User of etcd; empty: it needs none."""
     etcd_password_file: str = ""
     engine_speed: float = 1.0
-    """Virtual seconds per second of engines and gateway. If it is not 1, the planner must not relate latencies, which are
-    of virtual time, to rates, as ``auto`` does."""
+    """Virtual seconds per second of engines and gateway.
+
+    If it is not 1, the planner must not relate latencies, which are of virtual time, to rates, as ``auto`` does.
+    """
     planner: str = ""
     """TOML lines of the model that name and configure its planner; empty: the default planner."""
 
