@@ -4,7 +4,9 @@ import random
 from collections.abc import Callable
 from statistics import fmean, median
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.fleet.traffic_totals import TrafficTotals
@@ -118,6 +120,30 @@ def test_a_successor_does_not_begin_with_first_outputs() -> None:
     assert successor.lengths.osl_tokens == pytest.approx(world.planner.lengths.osl_tokens)
 
 
+def test_a_successor_continues_with_the_inferred_output() -> None:
+    world = ColdStart(exponential)
+    world.run(10)
+    inherited = world.lengths.inherited()
+    inherited.add(TrafficTotals().with_report(TrafficSample(1, 1_000, 10, 0, isl_tokens=1_000.0), 1_000))
+    assert inherited.osl_tokens == world.lengths.osl_tokens > 1.5 * world.lengths.completed_osl_tokens
+
+
+def test_evidence_of_an_earlier_version_keeps_its_lengths() -> None:
+    world = AutoWorld(workers=2)
+    world.run(20.0, 60)
+    exported = world.planner.export_learned()
+    assert exported is not None
+    evidence = msgspec.json.decode(exported)
+    for name in ("isl_requests", "osl_requests", "completed_osl_tokens"):
+        del evidence["lengths"][name]
+    successor = AutoWorld(workers=2).planner
+    successor.import_learned(msgspec.json.encode(evidence))
+    known = replace(successor.lengths)
+    successor.lengths.add(TrafficTotals().with_report(TrafficSample(1, 1_000, 3, 0, isl_tokens=100.0), 1_000))
+    assert successor.lengths.osl_tokens == known.osl_tokens > 0
+    assert successor.lengths.isl_tokens == pytest.approx(known.isl_tokens, rel=0.05)
+
+
 class ColdDecode(AutoWorld):
     """Decode workers with an ITL of 20 ms and caches for 30 requests, whose outputs vary exponentially."""
 
@@ -128,7 +154,7 @@ class ColdDecode(AutoWorld):
         self.pool.decided = 2
         self.running: list[tuple[int, int]] = []
 
-    def _second(self, requests_per_s: float, *, frontend: bool) -> None:  # noqa: ARG002 - frontends always report
+    def _second(self, requests_per_s: float, *, frontend: bool) -> None:
         arrivals, now = self._begin_second(requests_per_s), self.fleet.now
         for _ in range(arrivals):
             osl = 1 + round(exponential(self._source))
@@ -145,7 +171,8 @@ class ColdDecode(AutoWorld):
             self.sequence, 1_000, arrivals, len(ended), isl_tokens=1_000.0, osl_tokens=fmean(ended) if ended else None,
             ttft_ms=60.0 if ended else None, itl_ms=ITL_MS if ended else None,
         )  # fmt: skip
-        self.fleet.model.traffic.ingest(TrafficReported("m", "f", 1, sample), now)
+        if frontend:
+            self.fleet.model.traffic.ingest(TrafficReported("m", "f", 1, sample), now)
         self._end_second()
 
 
@@ -154,3 +181,23 @@ def test_a_decode_pool_does_not_grow_beyond_its_need_while_only_short_requests_h
     world = ColdDecode(seed)
     world.run(10.0, 90)
     assert max(world.counts) <= 4  # 50 requests run, and 26 fill a cache to 85 %
+
+
+@pytest.mark.parametrize("seconds", [30, 300])
+def test_time_without_frontends_is_no_time_that_the_completed_requests_ran(seconds: int) -> None:
+    world = ColdDecode(0)
+    world.run(10.0, 12)
+    world.run(10.0, seconds, frontend=False)
+    world.run(10.0, 20)
+    assert max(world.counts) <= 4
+    assert world.planner.lengths.osl_tokens < 2 * OSL
+
+
+def test_reports_of_ten_seconds_tell_the_output_as_well() -> None:
+    world, least = ColdStart(exponential), 0.0
+    world.fleet.report("p", running=50)
+    sample = TrafficSample(1, 10_000, 100, 100, isl_tokens=1_000.0, osl_tokens=100.0, itl_ms=ITL_MS)
+    for second in range(1, 21):
+        interval = TrafficTotals().with_report(sample, 10_000) if second % 10 == 0 else TrafficTotals()
+        least = world.first.osl_tokens(world.fleet.refresh(), interval, 1_000 * second)
+    assert least == pytest.approx(OSL)

@@ -196,7 +196,8 @@ class AutoPlanner(Planner):
         """Start with the exported evidence."""
         found = decode_evidence(data)
         if found is not None:
-            self.inherited, self.lengths, self.first_outputs = found, replace(found.lengths), FirstOutputs(ended=True)
+            self.inherited, self.lengths = found, found.lengths.inherited()
+            self.first_outputs = FirstOutputs(ended=True)
             self.pools.clear()
 
     def estimates(self, model: Model) -> Estimates:

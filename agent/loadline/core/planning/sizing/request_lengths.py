@@ -3,6 +3,7 @@
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from loadline.core.fleet.traffic_totals import RunningMean, TrafficTotals
 from loadline.core.vocabulary.scalars import Role
@@ -30,6 +31,19 @@ class Lengths(Struct):
     """Requests that completed, up to as many."""
     completed_osl_tokens: float = 0.0
     """Mean output of the requests that completed."""
+
+    def inherited(self) -> "Lengths":
+        """Return a copy for a successor, which continues with the output that was inferred while first requests ran.
+
+        Evidence of an earlier version lacks the mean of the completed requests and the number of prompts: without them,
+        the next sample would replace what the predecessor knew.
+        """
+        return replace(
+            self,
+            isl_requests=self.isl_requests or (_RECENT_REQUESTS if self.isl_tokens else 0),
+            osl_requests=self.osl_requests or (_RECENT_REQUESTS if self.osl_tokens else 0),
+            completed_osl_tokens=self.osl_tokens,
+        )
 
     def add(self, interval: TrafficTotals, osl_tokens_min: float = 0.0) -> None:
         """Add the requests of a sample of about a second, whose mean output is ``osl_tokens_min`` at least."""
