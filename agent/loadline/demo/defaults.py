@@ -1,8 +1,8 @@
 """Default settings of the demo.
 
-At 20 times its speed, the 40 minutes of the trace take two, in which one of 20 requests arrives. Two copies of it have 7
-to 16 of these per second. A prefill worker processes about 8 of its prompts per second, and a KV cache of 40,000 tokens
-holds about 30 of its requests, so each role needs two to six workers.
+At 20 times its speed, the 40 minutes of the trace take two, in which one of 20 requests arrives. Two copies of it have
+7 to 16 of these per second. A prefill worker processes about 8 of its prompts per second, and a KV cache of 40,000
+tokens holds about 30 of its requests, so each role needs two to six workers.
 """
 
 from importlib.resources import files

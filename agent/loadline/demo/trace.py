@@ -23,8 +23,10 @@ def play(
         repeat: Repeat the trace from its start.
 
     Raises:
-        DataError: The trace ends before ``start_s``.
+        DataError: The trace ends before ``start_s``, or ``speed`` is below 1.
     """
+    if speed < 1:
+        raise DataError(f"trace speed {speed}: it cannot pass more slowly than in real time. Name 1 or more.")
     if not 0 <= start_s <= trace.duration_s:
         raise DataError(f"start {start_s} s: the trace is {trace.duration_s:.0f} s long. Start within it.")
     arrivals = islice(_play(trace, start_s, repeat=repeat), 0, None, speed)

@@ -34,6 +34,11 @@ def test_a_faster_trace_has_the_same_rate_and_as_many_fewer_requests() -> None:
     assert [one.arrival_s for one in repeated] == [float(n) for n in range(12)]
 
 
+def test_a_trace_speed_below_that_of_the_trace_is_refused() -> None:
+    with pytest.raises(DataError, match=r"trace speed 0: .* Name 1 or more"):
+        play(THREE, speed=0)
+
+
 @pytest.mark.parametrize("start_s", [-1.0, 21.0])
 def test_a_start_outside_the_trace_is_refused(start_s: float) -> None:
     with pytest.raises(DataError, match="Start within it"):

@@ -145,19 +145,20 @@ def test_evidence_of_an_earlier_version_keeps_its_lengths() -> None:
 
 
 class ColdDecode(AutoWorld):
-    """Decode workers with an ITL of 20 ms and caches for 30 requests, whose outputs vary exponentially."""
+    """Decode workers with an ITL of 20 ms and caches for 30 requests, whose outputs vary."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, output: Callable[[random.Random], float] = exponential) -> None:
         super().__init__(2, seed=seed)
         self.fleet = FleetHarness([PoolKnobs("engine", "decode", replicas_max=32)], 2)
         self.pool = self.fleet.pool("engine")
         self.pool.decided = 2
         self.running: list[tuple[int, int]] = []
+        self.output = output
 
     def _second(self, requests_per_s: float, *, frontend: bool) -> None:
         arrivals, now = self._begin_second(requests_per_s), self.fleet.now
         for _ in range(arrivals):
-            osl = 1 + round(exponential(self._source))
+            osl = 1 + round(self.output(self._source))
             self.running.append((now + round(osl * ITL_MS), osl))
         ended = [osl for at_ms, osl in self.running if at_ms <= now]
         self.running = [one for one in self.running if one[0] > now]
@@ -201,3 +202,18 @@ def test_reports_of_ten_seconds_tell_the_output_as_well() -> None:
         interval = TrafficTotals().with_report(sample, 10_000) if second % 10 == 0 else TrafficTotals()
         least = world.first.osl_tokens(world.fleet.refresh(), interval, 1_000 * second)
     assert least == pytest.approx(OSL)
+
+
+@pytest.mark.parametrize("seed", [0, 3, 6])
+def test_outputs_of_less_than_a_second_at_first_do_not_tell_what_a_worker_serves(seed: int) -> None:
+    world = ColdDecode(
+        seed, lambda source: source.lognormvariate(5.0, 1.0)
+    )  # half of them are below 150, the mean is 245
+    world.run(20.0, 60)
+    assert max(world.counts) <= 8  # 98 requests run, and 26 fill a cache to 85 %
+
+
+def test_equal_long_outputs_are_no_longer_than_the_time_since_the_first_arrival() -> None:
+    world = ColdStart(lambda _: 2_000.0)
+    world.run(60)  # a request takes 40 s
+    assert world.lengths.osl_tokens < 1.5 * 2_000.0

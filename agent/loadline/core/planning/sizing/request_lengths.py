@@ -31,6 +31,8 @@ class Lengths(Struct):
     """Requests that completed, up to as many."""
     completed_osl_tokens: float = 0.0
     """Mean output of the requests that completed."""
+    are_early: bool = False
+    """True while those that complete are the short ones."""
 
     def inherited(self) -> "Lengths":
         """Return a copy for a successor, which continues with the output that was inferred while first requests ran.
@@ -43,6 +45,7 @@ class Lengths(Struct):
             isl_requests=self.isl_requests or (_RECENT_REQUESTS if self.isl_tokens else 0),
             osl_requests=self.osl_requests or (_RECENT_REQUESTS if self.osl_tokens else 0),
             completed_osl_tokens=self.osl_tokens,
+            are_early=False,
         )
 
     def add(self, interval: TrafficTotals, osl_tokens_min: float = 0.0) -> None:

@@ -58,6 +58,6 @@ class FirstOutputs(Struct):
         self.itl_ms = interval.itl_ms.value or self.itl_ms
         if not self.itl_ms or self.total < COMPLETED_MIN:
             return 0.0
-        request_ms = self.running_ms / self.completed
+        request_ms = min(self.running_ms / self.completed, now - self.since_ms)  # none has run for longer
         self.ended = now - self.since_ms >= _EARLY_REQUESTS * request_ms
         return request_ms / self.itl_ms

@@ -44,7 +44,7 @@ _NEAR_SHARE: Final = 0.95
 _ABOVE_FLOOR: Final = 2.0
 """Ratio of the objective that is kept to, if none below the ITL without load can be met, to that ITL."""
 _BATCH_MIN: Final = 0.01
-"""Smallest batch that counts for the variation of the ITL: it is the limit of a division."""
+"""Smallest batch that counts for the variation of the ITL."""
 _WINDOW_MS: Final = 5_000
 _FIRST_WINDOW_MS: Final = 2_000
 """Window before the first point: a fleet may be overloaded from the first second on."""
@@ -354,14 +354,14 @@ class PoolEvidence(Struct):
 
         By Little's law, as many requests run as come in the time that one takes, which gives the rate. Of requests that
         take less than the interval of the reports, those tell little: as many are served as complete, also while others
-        wait for prefill workers or at a frontend. Which of several pools has completed them is not known.
+        wait for prefill workers or at a frontend. Not so for the first ones, and where several pools complete them.
         """
         window, work, itl_ms = self.window, lengths.work(pool.knobs.role), self.window.itl_ms.value
         if window.free_workers < pool.ready:
             requests_per_s, itl_ms = self._free_rate_and_itl(pool, lengths, now)
         elif not itl_ms:
             return 0.0, 0.0
-        elif lengths.osl_tokens * itl_ms < _REPORT_INTERVAL_MS and not self.shares_role:
+        elif lengths.osl_tokens * itl_ms < _REPORT_INTERVAL_MS and not (self.shares_role or lengths.are_early):
             requests_per_s = window.completed_per_s / pool.ready
         else:
             requests_per_s = self._rate_by_batch(pool, lengths.osl_tokens * itl_ms, now)
