@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from functools import partial
+from math import sin, tau
 from typing import Final
 
 import pytest
@@ -10,6 +11,7 @@ from msgspec import Struct
 
 from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.allocation.supplies import AllocationKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
@@ -49,7 +51,7 @@ class _Served(Struct):
 class LimitedFleet:
     """World with one agent and two models, which share GPUs of one type."""
 
-    def __init__(self, rates: dict[str, Rate], gpus: int, duration_s: float) -> None:
+    def __init__(self, rates: dict[str, Rate], gpus: int, duration_s: float, *, as_budget: bool = False) -> None:
         self.timeline, self.duration_s = Timeline(7), duration_s
         self._bus, self._store = VirtualBus(self.timeline), VirtualStore(self.timeline)
         pools = tuple(PoolKnobs(role, role, replicas_max=16, accelerator="h100") for role in ROLES)
@@ -94,8 +96,9 @@ class LimitedFleet:
             "agent",
             "all",
             models,
+            FleetKnobs(gpu_budget_max=gpus) if as_budget else FleetKnobs(),
             accelerators=(AcceleratorKnobs("h100"),),
-            allocation=AllocationKnobs({"h100": gpus}),
+            allocation=AllocationKnobs({} if as_budget else {"h100": gpus}),
         )
         self.agent = SimulatedAgent(self.timeline, settings, self._bus.connection(), self._store.connection())
         self.counts: list[tuple[float, dict[tuple[str, str], int]]] = []
@@ -162,6 +165,17 @@ class LimitedFleet:
         """Return the workers by model and pool at a time."""
         return next(counts for at_s, counts in self.counts if at_s >= second)
 
+    def attainment(self) -> float:
+        """Return the fraction of the requests of both models that met the objectives."""
+        logs = [served.frontend.log for served in self.served.values()]
+        met = sum(log.attainment(OBJECTIVES.ttft_ms, OBJECTIVES.itl_ms).both * log.requests for log in logs)
+        return met / sum(log.requests for log in logs)
+
+    def changes(self) -> int:
+        """Return the workers that started or ended."""
+        steps = zip(self.counts, self.counts[1:], strict=False)
+        return sum(abs(after[pool] - before[pool]) for (_, before), (_, after) in steps for pool in before)
+
     def waiting(self, model: str) -> int:
         """Return the requests of a model that wait now, for a worker or at one."""
         served = self.served[model]
@@ -196,3 +210,21 @@ def test_models_and_roles_share_what_is_short(gpus: int) -> None:
     for role in ROLES:
         assert abs(counts["a", role] - counts["b", role]) <= 1, counts
     assert all(count > 2 for (_, role), count in counts.items() if role == "prefill"), counts
+
+
+def wave(period_s: float, phase: float) -> Rate:
+    """Return requests/s that need 2 to 4 workers of each role."""
+    return lambda at_s: 26.0 + 14.0 * sin(tau * (at_s / period_s + phase))
+
+
+@pytest.mark.parametrize("as_budget", [False, True], ids=["capacity", "budget"])
+def test_workers_follow_loads_that_alternate(as_budget: bool) -> None:  # noqa: FBT001
+    fleet = LimitedFleet({"one": wave(600.0, 0.0), "two": wave(600.0, 0.5)}, 12, 900.0, as_budget=as_budget)
+    check_limit(fleet, 12)
+    assert fleet.attainment() > 0.75, "0.58 if pools keep what they do not need"
+
+
+def test_loads_that_alternate_faster_than_workers_start_do_not_exchange_them() -> None:
+    fleet = LimitedFleet({"one": wave(180.0, 0.0), "two": wave(180.0, 0.5)}, 12, 1_000.0)
+    check_limit(fleet, 12)
+    assert fleet.changes() <= 30, "130 without regard to what lulls have taught"

@@ -45,6 +45,10 @@ class GuardrailHarness(FleetHarness):
     def apply(self, **proposed: int) -> Proposal:
         return self.guard.apply(self.refresh(), proposed, Constraints(self.acting_since_ms), self.now)
 
+    def apply_with_unneeded(self, unneeded: dict[str, int], **proposed: int) -> Proposal:
+        constraints = Constraints(self.acting_since_ms)
+        return self.guard.apply(self.refresh(), proposed, constraints, self.now, unneeded)
+
     def outcome(self, **proposed: int) -> tuple[dict[str, int], list[str]]:
         draft = self.apply(**proposed)
         return draft.targets, [f"{r.pool}:{r.code}" for r in draft.limits]

@@ -122,6 +122,8 @@ def test_demands_that_are_not_finite_are_left_out_and_large_counts_are_for_the_g
             r"a planner returned or keeps a value of type object, which no snapshot can hold",
         ),
         (recommendation(victims={"prefill": ("a",)}), "names pool 'prefill'; the pools are decode"),
+        (recommendation(unneeded={"prefill": 1}), "names pool 'prefill'; the pools are decode"),
+        (recommendation(unneeded={"decode": -1}), "recommends -1 workers for decode; a count is 0 to"),
     ],
 )
 def test_what_is_wrong_is_named(found: object, message: str) -> None:

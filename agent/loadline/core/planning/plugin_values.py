@@ -21,15 +21,15 @@ def plain_recommendation(found: Any, pools: AbstractSet[str]) -> Recommendation:
     Raises:
         TypeError: It is none, or holds an object that cannot be encoded.
         ValueError: A field has another type, a number is not finite, a reason lacks a number of its sentence, or a pool
-            or its count is impossible.
+            or a count is impossible.
     """
     if not isinstance(found, Recommendation):
         raise TypeError(f"plan() returned {type(found).__name__}; it must return a Recommendation")
     plain = plain_copy(replace(found, demands=tuple(filter(_is_finite, found.demands))), Recommendation)
-    unknown = sorted({*plain.targets, *plain.victims} - pools)
+    unknown = sorted({*plain.targets, *plain.victims, *plain.unneeded} - pools)
     if unknown:
         raise ValueError(f"plan() names pool {unknown[0]!r}; the pools are {', '.join(sorted(pools))}")
-    for pool, replicas in plain.targets.items():
+    for pool, replicas in (*plain.targets.items(), *plain.unneeded.items()):
         if not 0 <= replicas <= COUNT_MAX:
             raise ValueError(f"plan() recommends {replicas} workers for {pool}; a count is 0 to {COUNT_MAX}")
     for reason in plain.reasons:

@@ -20,6 +20,8 @@ class PoolRecommendation(Struct, frozen=True):
 
     replicas: int | None
     reasons: tuple[Reason, ...]
+    unneeded: int = 0
+    """Workers of this count that the load does not need; see ``Recommendation.unneeded``."""
 
 
 class PoolSize(Struct, frozen=True):
@@ -125,4 +127,5 @@ def recommend(
     }
     reasons = [reason for one in pools.values() for reason in one.reasons]
     reasons.sort(key=lambda reason: reason.pool not in targets)
-    return Recommendation(planner, targets, tuple(reasons), inputs)
+    unneeded = {name: one.unneeded for name, one in pools.items() if one.unneeded}
+    return Recommendation(planner, targets, tuple(reasons), inputs, unneeded=unneeded)

@@ -110,6 +110,7 @@ class ReasonCode(StrEnum):
     CAPACITY_LIMITED = "capacity_limited"
     QUOTA_LIMITED = "quota_limited"
     GIVES_WAY = "gives_way"
+    UNNEEDED_GIVES_WAY = "unneeded_gives_way"
     SERVED_BY_ANOTHER_POOL = "served_by_another_pool"
     SERVES_FOR_ANOTHER_POOL = "serves_for_another_pool"
     # guardrails
@@ -209,6 +210,8 @@ class Recommendation(Struct, frozen=True):
     """Workers that pools should lose first when they shrink, by pool; for the others the cheapest to remove are."""
     estimates: tuple[SizeEstimate, ...] = ()
     """Estimates behind the recommendation, from planners that combine several."""
+    unneeded: dict[str, int] = {}
+    """Workers that the load does not need and that pools keep until a shrink is safe, by pool; others come first."""
 
 
 class Explanation(Struct, frozen=True):

@@ -217,6 +217,9 @@ SENTENCES: Final[dict[str, str]] = {
     "capacity_limited": "{wanted:g} limited to {allowed:g}: models share {limit:g} GPUs",
     "quota_limited": "{wanted:g} limited to {allowed:g}: the quota of the namespace is {limit:g} GPUs",
     "gives_way": "{wanted:g} limited to {allowed:g}: GPUs are short and other models take precedence",
+    "unneeded_gives_way": (
+        "{wanted:g} limited to {allowed:g}: GPUs are short, and others need workers that this pool does not"
+    ),
     "served_by_another_pool": ("{wanted:g} limited to {allowed:g}: GPUs are short and another pool serves the load"),
     "serves_for_another_pool": (
         "{wanted:g} raised to {allowed:g}: GPUs are short and the pool serves the load of another"

@@ -139,7 +139,8 @@ class CommitCheck:
         if not idle:  # scale to zero takes precedence over steps, stabilisation and cooldown, not over missing data
             if target.replicas < min(target.previous, pool.scaling_base(now)) - guard.step_down_max:
                 self.report("I5-step", change)
-            yields = self._has_reason(pool, ReasonCode.GIVES_WAY, ReasonCode.CAPACITY_LIMITED, ReasonCode.QUOTA_LIMITED)
+            shortage = ReasonCode.CAPACITY_LIMITED, ReasonCode.QUOTA_LIMITED, ReasonCode.UNNEEDED_GIVES_WAY
+            yields = self._has_reason(pool, ReasonCode.GIVES_WAY, *shortage)
             if target.replicas < min(target.previous, history.highest_proposal(key)) and not yields:
                 self.report("I8-window", f"{change}, the highest proposal is {history.highest_proposal(key)}")
         warm_ms = now - max(history.acting_since_ms, history.quorate_since_ms.get(key, now))

@@ -22,7 +22,9 @@ from loadline.core.vocabulary.effects import SolveAllocation
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 from loadline.core.vocabulary.status import SupplyStatus
 
-_SHORTAGE_CODES: Final = frozenset({ReasonCode.GIVES_WAY, ReasonCode.CAPACITY_LIMITED, ReasonCode.QUOTA_LIMITED})
+_SHORTAGE_CODES: Final = frozenset(
+    {ReasonCode.GIVES_WAY, ReasonCode.UNNEEDED_GIVES_WAY, ReasonCode.CAPACITY_LIMITED, ReasonCode.QUOTA_LIMITED}
+)
 """Reasons that limit a pool; all others exchange workers between pools."""
 PAUSE_MS: Final = 200
 """Minimum time between two allocations under shortage: each takes 13 to 51 ms for 100 models of five pools."""
@@ -309,6 +311,9 @@ class FleetAllocation(Struct):
                 yield Reason(ReasonCode.SERVED_BY_ANOTHER_POOL, pool, numbers, ", ".join(other_pools))
             elif rivals:
                 yield Reason(ReasonCode.GIVES_WAY, pool, numbers, ", ".join(rivals[:_NAMED_MAX]))
+            elif wanted - allowed <= demand.unneeded.get(pool, 0):
+                takers = dict.fromkeys(rising)
+                yield Reason(ReasonCode.UNNEEDED_GIVES_WAY, pool, numbers, ", ".join([*takers][:_NAMED_MAX]))
             else:
                 # Prefer a limit that the demand of this model exceeds alone.
                 supply = min(taken, key=lambda one: (needed[one] <= supplies.limits[one], self.left[one], one))

@@ -2,9 +2,10 @@
 
 Each model is planned alone, against the GPUs of all models: current targets, counts being committed, and draining
 workers. A growth without free GPUs is recorded as a claim, first come, first served. A shrink that the budget's minimum
-forbids is recorded as an offer, which later claims use: workers with the fewest GPUs first, the last pool in part. The
-offering pool shrinks first, the claiming model grows once the GPUs are free; promised GPUs are reserved for it. The
-order is that of Dynamo's global planner, where a request waits for all offers that it needs.
+forbids is recorded as an offer, and so are workers that the load does not need. Later claims use offers: workers with
+the fewest GPUs first, the last pool in part. The offering pool shrinks first, the claiming model grows
+once the GPUs are free; promised GPUs are reserved for it. The order is that of Dynamo's global planner, where a request
+waits for all offers that it needs.
 """
 
 from collections.abc import Iterator
@@ -30,10 +31,12 @@ class GpuClaim(Struct, frozen=True):
 
 
 class ReleaseOffer(Struct, frozen=True):
-    """A shrink that the minimum of the budget forbids."""
+    """A shrink that the minimum of the budget forbids, or that of unneeded workers."""
 
     replicas: int
     at_ms: int
+    is_unneeded: bool = False
+    """True if the planner has not recommended the shrink, but its load does not need these workers."""
 
 
 class BudgetShares(Struct):
@@ -98,8 +101,11 @@ class FleetBudget(Struct):
                 offer = before.get(pool.name) if target < current else None  # drop an offer that cannot be released
             elif wanted < min(target, current):
                 offer = ReleaseOffer(wanted, now)
+            elif proposal.needed.get(pool.name, wanted) < wanted:
+                offer = ReleaseOffer(proposal.needed[pool.name], now, is_unneeded=True)
             else:
                 offer = before.get(pool.name) if wanted == current else None
+                offer = None if offer is not None and offer.is_unneeded else offer
             fresh = offer is not None and now - offer.at_ms < fleet.knobs.gpu_offer_ttl_ms
             if offer is not None and fresh and offer.replicas < target and pool.has_quorum(fleet.knobs.quorum_ratio):
                 offers[pool.name] = offer

@@ -1,9 +1,10 @@
 """Demands of models on limited supplies, as an allocation problem.
 
-A recommendation of plain counts is split in two: current workers rank before additional ones, so that models of equal
-priority do not take workers from each other. A recommendation with role demands is one request, which any pool of the
-role can serve. The first worker of a role ranks before both: a model without workers would otherwise wait forever for a
-worker that models of equal priority have no reason to release.
+A recommendation of plain counts is split in three: current workers rank before additional ones, so that models of equal
+priority do not take workers from each other, and workers that the load does not need rank last. A recommendation with
+role demands is one request, which any pool of the role can serve. The first worker of a role ranks
+before all: a model without workers would otherwise wait forever for a worker that models of equal priority have no
+reason to release.
 """
 
 from collections.abc import Mapping
@@ -29,9 +30,9 @@ _STEPS: Final = 4
 _NUMBER_MAX: Final = 1e100
 """Bound of demands and capacities: beyond it, and below its inverse, quotients overflow."""
 # Suffixes of request names; a control character cannot occur in the name of a model.
-_FIRST, _KEPT, _MORE = "\0first", "\0has", "\0more\0"
-_RANKS: Final = 3
-"""Ranks of each priority: the first worker of a role, current or needed workers, additional workers."""
+_FIRST, _KEPT, _MORE, _UNNEEDED = "\0first", "\0has", "\0more\0", "\0unneeded\0"
+_RANKS: Final = 4
+"""Ranks of each priority: the first worker of a role, current or needed workers, additional ones, unneeded ones."""
 _INCOMPLETE_DATA: Final = frozenset(
     {ReasonCode.TRAFFIC_INCOMPLETE, ReasonCode.TRAFFIC_UNKNOWN, ReasonCode.NO_DATA, ReasonCode.UNKNOWN_WORKERS}
 )
@@ -47,12 +48,15 @@ class ModelDemand(Struct, frozen=True):
     """Workers that each pool has in any case: minimum replicas, or the current count if it must not shrink."""
     needs: tuple[RoleDemand, ...] = ()
     """Demands of roles that several pools can serve."""
+    unneeded: dict[str, int] = {}
+    """Current workers of each pool that the load does not need; only pools that have any."""
 
     def is_equivalent(self, other: "ModelDemand") -> bool:
         """Return True if both give the same allocation problem; their first choices may differ."""
         needed = {pool for need in self.needs for pool in need.capacities}
         same = all(count == other.counts.get(pool) for pool, count in self.counts.items() if pool not in needed)
-        return bool(needed) and same and (self.needs, self.minimums) == (other.needs, other.minimums)
+        parts, others = (self.needs, self.minimums, self.unneeded), (other.needs, other.minimums, other.unneeded)
+        return bool(needed) and same and parts == others
 
     def met_by(self, granted: Mapping[str, int]) -> set[str]:
         """Return the pools of the role demands that the granted counts serve in full."""
@@ -93,11 +97,13 @@ def demand_of(  # noqa: PLR0917 - one argument for each input
         now: Unix time in ms.
     """
     counts, minimums, keeps = {}, {}, {}
+    unneeded: dict[str, int] = {}
     held = {reason.pool for reason in recommendation.reasons if reason.code in _INCOMPLETE_DATA}
     for name, pool in model.pools.items():
         # A stored decision may have a count above the limit of an allocation problem.
         current, bound = min(WORKERS_MAX, planned_of(pool, pending, now)), bounds.get(name)
-        wanted = min(pool.knobs.replicas_max, recommendation.targets.get(name, current))
+        recommended = recommendation.targets.get(name, current)
+        wanted = min(pool.knobs.replicas_max, recommended)
         if bound is not None:
             wanted = max(bound.minimum, min(bound.maximum, wanted))
         # A pool without data does not shrink, so its GPUs are not available to others. New workers may report late.
@@ -105,7 +111,9 @@ def demand_of(  # noqa: PLR0917 - one argument for each input
         may_shrink = is_fresh and (name in recommendation.targets or not held & {name, ""})
         minimums[name] = pool.minimum if may_shrink else max(pool.minimum, min(current, pool.knobs.replicas_max))
         counts[name] = max(wanted, minimums[name])
-        keeps[name] = min(counts[name], current, granted.get(name, current))
+        needed = max(minimums[name], recommended - recommendation.unneeded.get(name, 0))
+        unneeded |= {name: counts[name] - needed} if counts[name] > needed else {}
+        keeps[name] = min(counts[name], needed, current, granted.get(name, current))
     shares = [
         PoolGpus(counts[name], pool.knobs.gpus_per_worker, minimums[name], pool.knobs.replicas_max)
         for name, pool in model.pools.items()
@@ -115,7 +123,7 @@ def demand_of(  # noqa: PLR0917 - one argument for each input
     if bounds or bounded != list(counts.values()):
         return ModelDemand(dict(zip(counts, bounded, strict=True)), minimums)
     needs = (_in_steps(need, keeps) for need in recommendation.demands if _is_usable(need, model))
-    return ModelDemand(counts, minimums, tuple(need for need in needs if need.capacities))
+    return ModelDemand(counts, minimums, tuple(need for need in needs if need.capacities), unneeded)
 
 
 def _is_usable(need: RoleDemand, model: Model) -> bool:
@@ -169,7 +177,7 @@ def problem_of(
 def _requests(
     model: Model, model_demand: ModelDemand, priority: int, takes: Mapping[str, Mapping[str, int]], now: int
 ) -> list[ModelRequest]:
-    """Return the requests of a model: first workers, then needed and current workers, then additional ones."""
+    """Return the requests of a model: first workers, needed and current workers, additional ones, unneeded ones."""
     rank = _RANKS * priority
     needed = {pool for need in model_demand.needs for pool in need.capacities}
     empty = _empty(model, model_demand, takes, now)
@@ -191,7 +199,8 @@ def _requests(
     additional: list[tuple[str, int, list[RoleRequest]]] = []
     for name in sorted(takes.keys() - needed):
         pool, minimum, count = model.pools[name], model_demand.minimums[name], model_demand.counts[name]
-        current = pool.effective_target(now)
+        current, unneeded = pool.effective_target(now), model_demand.unneeded.get(name, 0)
+        count -= unneeded
         kept = max(minimum, min(current, count))
         cost, taken = pool.cost_per_hour, dict(takes[name])
         if count and pool.knobs.role in empty:
@@ -206,6 +215,10 @@ def _requests(
             option = PoolOption(name, 1.0, cost, taken, 0, count - kept)
             part = RoleRequest(pool.knobs.role, float(count - kept), (option,))
             additional.append((model.name + _MORE + name, rank + 2, [part]))
+        if unneeded:
+            option = PoolOption(name, 1.0, cost, taken, 0, unneeded)
+            part = RoleRequest(pool.knobs.role, float(unneeded), (option,))
+            additional.append((model.name + _UNNEEDED + name, rank + 3, [part]))
     found = (
         (model.name + _FIRST, rank, first),
         (model.name, rank + 1, parts),
@@ -240,7 +253,8 @@ def _option(
 def counts_of(allocation: Allocation, name: str, model_demand: ModelDemand) -> dict[str, int]:
     """Return the counts that an allocation grants a model; pools that it leaves out get their first choice."""
     found: dict[str, int] = {}
-    for request in (name + _FIRST, name, name + _KEPT, *(name + _MORE + pool for pool in model_demand.counts)):
+    additional = (name + suffix + pool for suffix in (_MORE, _UNNEEDED) for pool in model_demand.counts)
+    for request in (name + _FIRST, name, name + _KEPT, *additional):
         for pool, count in allocation.counts.get(request, {}).items():
             found[pool] = found.get(pool, 0) + count
     return {

@@ -1,11 +1,13 @@
 """Guardrails of a whole model: GPU budgets of the model and of all models, limited supplies of GPUs, and removals."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
+
+from msgspec.structs import replace
 
 from loadline.core.fleet.pool import Pool
 from loadline.core.planning.guardrails.constraints import UNBOUNDED, BudgetHeadroom, SupplyHeadroom, minimum_of
-from loadline.core.planning.guardrails.gpu_band import GpuBand
+from loadline.core.planning.guardrails.gpu_band import GpuBand, ceil_div
 from loadline.core.planning.guardrails.pool_changes import PoolChange, fit_changes, fit_direction
 from loadline.core.planning.guardrails.proposal import ModelProposal, Proposal
 from loadline.core.planning.guardrails.removal_guardrails import drain_limit, moved_workers, unnumbered_workers
@@ -36,10 +38,12 @@ def gpu_budgets(model: ModelProposal) -> None:
     free = None if own.ceiling is None else own.ceiling - occupied
     if own != _NO_BAND:
         draining = sum(pool.draining_workers() * pool.knobs.gpus_per_worker for pool in pools.values())
-        _fit_model_budget(proposal, changes, own, free, draining)
+        released = _without_unneeded(changes, proposal.needed, own.ceiling)
+        _fit_model_budget(proposal, released, own, free, draining)
     proposal.wanted = dict(proposal.targets)
     if budget != UNBOUNDED:
-        _fit_fleet_budget(proposal, changes, budget, own, minimum_of(free, budget.free))
+        released = _without_unneeded(changes, proposal.needed, minimum_of(own.ceiling, budget.ceiling))
+        _fit_fleet_budget(proposal, released, budget, own, minimum_of(free, budget.free))
 
 
 def free_supply(model: ModelProposal) -> None:
@@ -78,19 +82,34 @@ def _limit_growth(model: ModelProposal, supply: SupplyHeadroom, name: str, free:
             proposal.waits[name] = proposal.waits.get(name, 0) + (change.proposed - count) * change.gpus
 
 
+def _without_unneeded(
+    changes: Mapping[str, PoolChange], needed: Mapping[str, int], ceiling: int | None
+) -> dict[str, PoolChange]:
+    """Propose to remove as many unneeded workers as growth beyond the ceiling needs GPUs."""
+    found = dict(changes)
+    excess = 0 if ceiling is None else sum(one.proposed * one.gpus for one in changes.values()) - ceiling
+    for name, workers in needed.items():
+        change = changes[name]
+        count = min(change.proposed - max(workers, change.replicas_min), ceil_div(excess, change.gpus))
+        if count > 0:
+            found[name] = replace(change, proposed=change.proposed - count)
+            excess -= count * change.gpus
+    return found
+
+
 def _fit_model_budget(
     proposal: Proposal, changes: dict[str, PoolChange], band: GpuBand, free: int | None, draining: int
 ) -> None:
     counts, code = _bounded(list(changes.values()), band, free)
     current = sum(change.current * change.gpus for change in changes.values())
     proposed = sum(change.proposed * change.gpus for change in changes.values())
-    for (name, change), count in zip(changes.items(), counts, strict=True):
-        if code is not None and count != change.proposed:
+    for name, count in zip(changes, counts, strict=True):
+        if code is not None and count != proposal.targets[name]:
             proposal.limit(code, name, count, gpus=current)
-        elif count < change.proposed:
+        elif count < proposal.targets[name]:
             gpus, budget = proposed + draining, band.ceiling or 0
             proposal.limit(ReasonCode.GPU_BUDGET_MAX, name, count, gpus=gpus, budget=budget)
-        elif count > change.proposed:
+        elif count > proposal.targets[name]:
             proposal.limit(ReasonCode.GPU_BUDGET_MIN, name, count, gpus=proposed, budget=band.floor or 0)
 
 

@@ -6,6 +6,8 @@ shrink; replacements; schedules and replica bounds; GPU budgets; free GPUs.
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -17,6 +19,8 @@ from loadline.core.planning.guardrails.gpu_guardrails import MODEL_GUARDRAILS
 from loadline.core.planning.guardrails.knobs import GuardrailKnobs, HardLimits
 from loadline.core.planning.guardrails.pool_guardrails import POOL_GUARDRAILS
 from loadline.core.planning.guardrails.proposal import ModelProposal, PoolProposal, Proposal, ProposalHistory
+
+NO_UNNEEDED: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Guardrails(Struct):
@@ -32,7 +36,14 @@ class Guardrails(Struct):
         for history in self.history.values():
             history.proposals.window_ms = history.grants.window_ms = knobs.stabilisation_ms
 
-    def apply(self, model: Model, recommended: Mapping[str, int], constraints: Constraints, now: int) -> Proposal:
+    def apply(
+        self,
+        model: Model,
+        recommended: Mapping[str, int],
+        constraints: Constraints,
+        now: int,
+        unneeded: Mapping[str, int] = NO_UNNEEDED,
+    ) -> Proposal:
         """Limit a recommendation.
 
         Args:
@@ -40,6 +51,7 @@ class Guardrails(Struct):
             recommended: Absolute counts by pool; a pool left out keeps its effective target.
             constraints: All limits from outside the planner.
             now: Unix time in ms.
+            unneeded: Workers of these counts that the load does not need, by pool; others get them on short GPUs.
 
         Returns:
             Counts for all pools of the model, with a reason for each guardrail that applied, strongest first.
@@ -49,6 +61,8 @@ class Guardrails(Struct):
         for name, pool in model.pools.items():
             count = exchanged.get(name, recommended.get(name, pool.effective_target(now)))
             granted = proposal.targets[name] = min(count, limits.get(name, count))
+            if name in unneeded and name not in constraints.supply.exchanged:
+                proposal.needed[name] = count - unneeded[name]
             history = self._record(pool, count, granted, now)
             pool_proposal = PoolProposal(proposal, pool, history, self.knobs, self.hard, constraints, now)
             for guardrail in POOL_GUARDRAILS:

@@ -30,6 +30,8 @@ class Proposal(Struct):
     """Targets before the limits shared by models: the GPU budget over all models, and limited supplies."""
     waits: dict[str, int] = {}
     """GPUs granted to the model that other workers still occupy, by supply."""
+    needed: dict[str, int] = field(default_factory=dict)
+    """Workers that the load needs, by pool; only pools with unneeded workers beyond."""
 
     def limit(self, code: ReasonCode, pool: str, allowed: int, detail: str = "", **numbers: float) -> None:
         """Set the target of a pool to ``allowed`` and record the reason."""

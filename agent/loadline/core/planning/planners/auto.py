@@ -45,7 +45,7 @@ from loadline.core.planning.sizing.needs.passed_on import PASSED_ON_MS, passed_o
 from loadline.core.planning.sizing.needs.pool_needs import SAMPLES, PoolLoad, PoolNeeds, PoolState
 from loadline.core.planning.sizing.needs.prompt_lines import prompt_lines
 from loadline.core.planning.sizing.needs.shared_roles import EmptyPool, pool_traffic, share_needs
-from loadline.core.planning.sizing.needs.shrink_limits import shrink
+from loadline.core.planning.sizing.needs.shrink_limits import shrink, with_unneeded
 from loadline.core.planning.sizing.needs.size_estimates import size_estimates
 from loadline.core.planning.sizing.profile.rates import ProfiledRates
 from loadline.core.planning.sizing.request_lengths import Lengths
@@ -310,7 +310,7 @@ class AutoPlanner(Planner):
         if shared is not None:
             needs, found = shared.needs, found | shared.empty
         for load, need in zip(loads, needs, strict=True):
-            found[load.pool.name] = _with_infeasible_itl(load, self._recommend(load, need))
+            found[load.pool.name] = with_unneeded(load, need, _with_infeasible_itl(load, self._recommend(load, need)))
         changes = any(one.replicas is not None for one in found.values())
         for load in loads:
             if changes or now >= self.estimates_due_ms or load.pool.name not in self.estimated:

@@ -20,4 +20,5 @@ def constrain(
         state.drains.counts(model.name),
         frozenset(drain.pool for drain in state.drains.held(model.name).values()),
     )
-    return model.guardrails.apply(model, evaluation.recommendation.targets, constraints, now), constraints
+    found = evaluation.recommendation
+    return model.guardrails.apply(model, found.targets, constraints, now, found.unneeded), constraints

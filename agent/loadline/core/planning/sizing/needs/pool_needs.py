@@ -16,6 +16,7 @@ from loadline.core.planning.sizing.need import ROUNDING, Need, whole
 from loadline.core.planning.sizing.needs.backlog_workers import QueuedRequests, workers_for_backlog
 from loadline.core.planning.sizing.needs.reversed_shrink import ReversedShrink
 from loadline.core.planning.sizing.needs.shrink_hold import ShrinkHold
+from loadline.core.planning.sizing.needs.unneeded_workers import UnneededWorkers
 from loadline.core.planning.sizing.needs.unproven_shrink import UnprovenShrink
 from loadline.core.planning.sizing.request_lengths import Lengths
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
@@ -40,6 +41,7 @@ class PoolState(Struct):
     hold: ShrinkHold = field(default_factory=ShrinkHold)
     reversed_shrink: ReversedShrink = field(default_factory=ReversedShrink)
     unproven_shrink: UnprovenShrink = field(default_factory=UnprovenShrink)
+    unneeded: UnneededWorkers = field(default_factory=UnneededWorkers)
     known_since_ms: int = -1
     """Time since which the capacity of a worker is known."""
     serves: float | None = None

@@ -3,6 +3,8 @@
 from math import ceil
 from typing import Final
 
+from msgspec.structs import replace
+
 from loadline.core.planning.recommendation import PoolRecommendation
 from loadline.core.planning.sizing.need import whole
 from loadline.core.planning.sizing.needs.pool_needs import LIGHT, SAMPLES, UNPROVEN_BY_ONE, PoolLoad, PoolNeeds
@@ -43,6 +45,22 @@ def shrink(load: PoolLoad, needs: PoolNeeds, reason: Reason) -> PoolRecommendati
     if allowed < current:
         load.state.reversed_shrink.record_shrink(load.now)
     return PoolRecommendation(None if allowed == current else allowed, tuple(reasons))
+
+
+def with_unneeded(load: PoolLoad, needs: PoolNeeds, found: PoolRecommendation) -> PoolRecommendation:
+    """Add the workers that others may have while GPUs are short; none while the load is not known."""
+    unneeded, now = load.state.unneeded, load.now
+    if not (load.serves and load.model.traffic.is_complete(now)):
+        return found
+    current = load.pool.effective_target(now)
+    unneeded.update(_needed(load, needs), current, load.state.hold.learned_ms, now)
+    return replace(found, unneeded=unneeded.among(current if found.replicas is None else found.replicas, now))
+
+
+def _needed(load: PoolLoad, needs: PoolNeeds) -> int:
+    """Return the workers that the load needs as far as is known, without margin, holds and proof."""
+    limits = (_rising, _reversed, _passed_on)
+    return max(needs.wanted, whole(needs.lasting), *(limit(load, needs, 0)[0] for limit in limits))
 
 
 def _delay(load: PoolLoad, wanted: int) -> Reason | None:

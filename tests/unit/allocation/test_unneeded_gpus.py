@@ -1,0 +1,164 @@
+"""Workers that a load does not need, when GPUs are short: they go to other pools and models before others wait."""
+
+from msgspec import field
+from msgspec.structs import replace
+
+from loadline.core.engines.accelerator import AcceleratorKnobs
+from loadline.core.fleet.fleet import FleetKnobs, Model
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.allocation.supplies import AllocationKnobs
+from loadline.core.planning.planners.static import StaticKnobs, StaticPlanner
+from loadline.core.queries.status import explain
+from loadline.core.vocabulary.reasons import Recommendation, RoleDemand
+from tests.support.guardrail_harness import A, B, GuardrailHarness
+from tests.support.holds import hold_of
+from tests.support.multi_model_world import GpuLimits, MultiModelWorld
+
+MINUTE_MS = 60_000
+H100 = (AcceleratorKnobs("h100"),)
+
+
+class UnneededPlanner(StaticPlanner):
+    """Planner of fixed counts, of which the load needs fewer."""
+
+    needed: dict[str, int] = field(default_factory=dict)
+    demands: tuple[RoleDemand, ...] = ()
+
+    def plan(self, model: Model, now: int) -> Recommendation:
+        """Recommend the fixed counts, with the unneeded workers."""
+        found = super().plan(model, now)
+        counts = {name: found.targets.get(name, pool.effective_target(now)) for name, pool in model.pools.items()}
+        unneeded = {name: max(0, counts[name] - needed) for name, needed in self.needed.items()}
+        return replace(found, unneeded=unneeded, demands=self.demands)
+
+
+class UnneededWorld(MultiModelWorld):
+    """Models of one pool each, or of two with two counts, on so many GPUs."""
+
+    def __init__(self, gpus: int, *, as_budget: bool = False, **workers: int | tuple[int, int]) -> None:
+        models = {name: (one,) if isinstance(one, int) else one for name, one in workers.items()}
+        pools = {
+            name: [
+                (PoolKnobs(f"pool{at}", "aggregated", replicas_max=20, accelerator="h100"), count)
+                for at, count in enumerate(counts)
+            ]
+            for name, counts in models.items()
+        }
+        fleet = FleetKnobs(gpu_budget_max=gpus) if as_budget else FleetKnobs()
+        supply = {} if as_budget else {"h100": gpus}
+        priorities = {name: 1 for name in models if name.startswith("first")}
+        limits = GpuLimits(AllocationKnobs(supply, solver="greedy"), H100, priorities=priorities)
+        super().__init__(pools, fleet, limited=limits)
+        for name in models:
+            self.controller._planners[name] = UnneededPlanner(StaticKnobs({}))
+
+    def plan(self, model: str, needed: dict[str, int] | None = None, **replicas: int) -> None:
+        """Set the counts of a model, and what its load needs of them, from now on; run for a minute."""
+        planner = self.controller._planners[model]
+        assert isinstance(planner, UnneededPlanner)
+        planner.needed = needed or {}
+        self.propose(model, **replicas)
+        self.run(MINUTE_MS)
+
+    def counts(self) -> dict[str, list[int]]:
+        return {name: list(pools.values()) for name, pools in self.effective_targets().items()}
+
+    def limits(self, model: str) -> list[str]:
+        found = hold_of(self.controller.state, model).limits
+        return [f"{one.code} {one.detail}".strip() for one in found]
+
+
+def test_a_unneeded_worker_goes_to_a_model_that_needs_it() -> None:
+    models = UnneededWorld(10, a=5, b=5)
+    models.plan("a", {"pool0": 3})
+    assert models.counts() == {"a": [5], "b": [5]}, "while no other model needs it, it stays"
+    models.plan("b", pool0=6)
+    assert models.counts() == {"a": [4], "b": [6]}, "the other unneeded worker stays"
+
+
+def test_the_reason_names_the_model_that_takes_it() -> None:
+    models = UnneededWorld(10, a=5, b=5)
+    models.plan("a", {"pool0": 3}, pool0=5)
+    models.plan("b", pool0=9)
+    assert models.counts() == {"a": [3], "b": [7]}, "what a load needs stays"
+    assert models.limits("a") == ["unneeded_gives_way"]
+    [decision] = [decision for _, decision in models.decisions if decision.model == "a"]
+    [explained] = explain(models.controller.state, decision.decision_id, "a")
+    assert [reason.sentence() for reason in explained.limits] == [
+        "pool0: 5 limited to 3: GPUs are short, and others need workers that this pool does not: b"
+    ]
+
+
+def test_a_unneeded_worker_returns_when_gpus_are_free_again() -> None:
+    models = UnneededWorld(10, a=5, b=5)
+    models.plan("a", {"pool0": 3}, pool0=5)
+    models.plan("b", pool0=6)
+    models.plan("b", pool0=5)
+    assert models.counts() == {"a": [5], "b": [5]}
+
+
+def test_a_unneeded_worker_of_a_higher_priority_stays() -> None:
+    models = UnneededWorld(10, first=5, b=5)
+    models.plan("first", {"pool0": 3})
+    models.plan("b", pool0=6)
+    assert models.counts() == {"first": [5], "b": [5]}
+
+
+def test_unneeded_workers_of_two_models_are_not_exchanged() -> None:
+    models = UnneededWorld(10, a=5, b=5)
+    models.plan("a", {"pool0": 3})
+    models.plan("b", {"pool0": 3})
+    assert not models.decisions
+
+
+def test_a_unneeded_worker_goes_to_another_pool_of_its_model() -> None:
+    models = UnneededWorld(10, a=(5, 3), b=2)
+    models.plan("a", {"pool0": 4}, pool1=5)
+    assert models.counts() == {"a": [4, 4], "b": [2]}
+
+
+def test_a_unneeded_worker_that_is_needed_again_stays() -> None:
+    models = UnneededWorld(10, a=5, b=5)
+    models.plan("a", {"pool0": 3})
+    models.plan("a")
+    models.plan("b", pool0=6)
+    assert models.counts() == {"a": [5], "b": [5]}
+
+
+def test_unneeded_workers_add_nothing_to_the_demand_of_a_role() -> None:
+    models = UnneededWorld(10, a=5, b=5)
+    planner = models.controller._planners["a"]
+    assert isinstance(planner, UnneededPlanner)
+    planner.demands = (RoleDemand("aggregated", 3.0, {"pool0": 1.0}),)
+    models.plan("a", {"pool0": 3})
+    models.plan("b", pool0=9)
+    assert models.counts() == {"a": [3], "b": [7]}
+
+
+def test_a_budget_over_all_models_moves_unneeded_workers() -> None:
+    models = UnneededWorld(10, as_budget=True, a=5, b=5)
+    models.plan("a", {"pool0": 3})
+    assert models.counts() == {"a": [5], "b": [5]}
+    models.plan("b", pool0=6)
+    assert models.counts() == {"a": [4], "b": [6]}
+    models.plan("b", pool0=9)
+    assert models.counts() == {"a": [3], "b": [7]}, "what a load needs stays"
+
+
+def test_a_budget_over_all_models_forgets_an_offer_that_is_needed_again() -> None:
+    models = UnneededWorld(10, as_budget=True, a=5, b=5)
+    models.plan("a", {"pool0": 3})
+    models.plan("a")
+    models.plan("b", pool0=6)
+    assert models.counts() == {"a": [5], "b": [5]}
+
+
+def test_a_budget_of_a_model_moves_unneeded_workers_between_its_pools() -> None:
+    harness = GuardrailHarness(A, B).budget(14)
+    proposal = harness.apply_with_unneeded({"a": 3}, b=6)
+    assert proposal.targets == {"a": 2, "b": 5}
+    assert [f"{one.pool}:{one.code}" for one in proposal.limits] == ["b:gpu_budget_max", "a:gpu_budget_max"]
+
+
+def test_a_budget_of_a_model_keeps_unneeded_workers_while_it_suffices() -> None:
+    assert GuardrailHarness(A, B).budget(16).apply_with_unneeded({"a": 3}, b=6).targets == {"a": 4, "b": 6}

@@ -1,0 +1,37 @@
+"""Workers that a load has not needed for a while."""
+
+from loadline.core.planning.sizing.needs.unneeded_workers import UnneededWorkers
+from tests.support.fleet_harness import START
+
+SECOND_MS = 1_000
+
+
+def test_workers_are_unneeded_once_the_load_has_not_needed_them_for_a_while() -> None:
+    unneeded = UnneededWorkers()
+    unneeded.update(4, 4, 0, START)
+    unneeded.update(2, 4, 0, START + SECOND_MS)
+    assert unneeded.among(4, START + 15 * SECOND_MS) == 0
+    assert unneeded.among(4, START + 16 * SECOND_MS) == 2
+    assert unneeded.among(3, START + 16 * SECOND_MS) == 1
+    unneeded.update(3, 4, 0, START + 20 * SECOND_MS)
+    assert unneeded.among(4, START + 20 * SECOND_MS) == 1
+
+
+def test_what_was_needed_before_the_first_estimate_is_unknown() -> None:
+    unneeded = UnneededWorkers()
+    unneeded.update(2, 4, 0, START)
+    unneeded.update(3, 4, 0, START + SECOND_MS)
+    assert unneeded.among(4, START + SECOND_MS) == 0
+    assert unneeded.among(4, START + 16 * SECOND_MS) == 1
+
+
+def test_lulls_that_cost_more_than_idle_workers_teach_to_wait_longer() -> None:
+    unneeded = UnneededWorkers()
+    unneeded.update(4, 4, 0, START)
+    unneeded.update(2, 4, 60 * SECOND_MS, START + SECOND_MS)
+    assert unneeded.among(4, START + 16 * SECOND_MS) == 0
+    assert unneeded.among(4, START + 61 * SECOND_MS) == 2
+
+
+def test_nothing_is_unneeded_before_the_first_estimate() -> None:
+    assert UnneededWorkers().among(4, START) == 0
