@@ -31,6 +31,7 @@ from loadline.core.planning.guardrails.knobs import UNPACED, GuardrailKnobs
 from loadline.core.planning.planner import ModelSettings, Needs, Planner
 from loadline.core.planning.planners.saturation import SaturationKnobs, SaturationPlanner
 from loadline.core.planning.recommendation import PoolRecommendation, hold_without_data, recommend
+from loadline.core.planning.sizing.evidence.first_outputs import FirstOutputs
 from loadline.core.planning.sizing.evidence.learned import (
     EngineKind,
     LearnedEvidence,
@@ -100,6 +101,7 @@ class AutoPlanner(Planner):
     pools: dict[str, PoolState] = field(default_factory=dict)
     arrivals: ArrivalRate = field(default_factory=ArrivalRate)
     lengths: Lengths = field(default_factory=Lengths)
+    first_outputs: FirstOutputs = field(default_factory=FirstOutputs)
     shares: RequestShares = field(default_factory=RequestShares)
     profiled: ProfiledRates = field(default_factory=ProfiledRates)
     totals: TrafficTotals | None = None
@@ -194,7 +196,8 @@ class AutoPlanner(Planner):
         """Start with the exported evidence."""
         found = decode_evidence(data)
         if found is not None:
-            self.inherited, self.lengths = found, replace(found.lengths)
+            self.inherited, self.lengths = found, found.lengths.inherited()
+            self.first_outputs = FirstOutputs(ended=True)
             self.pools.clear()
 
     def estimates(self, model: Model) -> Estimates:
@@ -228,7 +231,8 @@ class AutoPlanner(Planner):
         self.arrivals.add(interval, lead_ms, self.knobs.cost_of_miss, now)
         present_per_s = self.arrivals.forecast(0, SAMPLES[0], now)
         self.surge = _SURGE_RATIO * present_per_s + _SURGE_MIN
-        self.lengths.add(interval)
+        self.lengths.add(interval, self.first_outputs.osl_tokens(model, interval, now))
+        self.lengths.are_early = not self.first_outputs.ended
         reported = reported_latencies(model)
         self.shares.add(model, reported, present_per_s)
         traffic = pool_traffic(model, interval, self.shares, reported)

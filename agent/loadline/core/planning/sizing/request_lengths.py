@@ -3,6 +3,7 @@
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from loadline.core.fleet.traffic_totals import RunningMean, TrafficTotals
 from loadline.core.vocabulary.scalars import Role
@@ -10,7 +11,7 @@ from loadline.core.vocabulary.scalars import Role
 OUTPUT_WEIGHT: Final = 4.0
 """Prompt tokens that take as long as one output token of a full batch: 2.8 in Dynamo's mock engine, 3 to 6 in the
 measured profiles of 8B and 70B models."""
-_RECENT_REQUESTS: Final = 300.0
+_RECENT_REQUESTS: Final = 300
 _LASTING_SAMPLES: Final = 150
 """Samples of the lasting means: 150 s, since the mean output of a chat changes by half within a minute by chance."""
 
@@ -24,12 +25,37 @@ class Lengths(Struct):
     lasting_osl_tokens: float = 0.0
     samples: int = 0
     """Samples with requests, up to the number of the lasting means."""
+    isl_requests: int = 0
+    """Requests in the mean of the prompts, up to ``_RECENT_REQUESTS``: while they are fewer, all count alike."""
+    osl_requests: int = 0
+    """Requests that completed, up to as many."""
+    completed_osl_tokens: float = 0.0
+    """Mean output of the requests that completed."""
+    are_early: bool = False
+    """True while those that complete are the short ones."""
 
-    def add(self, interval: TrafficTotals) -> None:
-        """Add the requests of a sample of about a second."""
+    def inherited(self) -> "Lengths":
+        """Return a copy for a successor, which continues with the output that was inferred while first requests ran.
+
+        Evidence of an earlier version lacks the mean of the completed requests and the number of prompts: without them,
+        the next sample would replace what the predecessor knew.
+        """
+        return replace(
+            self,
+            isl_requests=self.isl_requests or (_RECENT_REQUESTS if self.isl_tokens else 0),
+            osl_requests=self.osl_requests or (_RECENT_REQUESTS if self.osl_tokens else 0),
+            completed_osl_tokens=self.osl_tokens,
+            are_early=False,
+        )
+
+    def add(self, interval: TrafficTotals, osl_tokens_min: float = 0.0) -> None:
+        """Add the requests of a sample of about a second, whose mean output is ``osl_tokens_min`` at least."""
         isl, osl = interval.isl_tokens, interval.osl_tokens
-        self.isl_tokens = _moved(self.isl_tokens, isl, isl.count / _RECENT_REQUESTS + 0.01)
-        self.osl_tokens = _moved(self.osl_tokens, osl, osl.count / _RECENT_REQUESTS + 0.01)
+        self.isl_requests = min(_RECENT_REQUESTS, self.isl_requests + isl.count)
+        self.osl_requests = min(_RECENT_REQUESTS, self.osl_requests + osl.count)
+        self.isl_tokens = _moved(self.isl_tokens, isl, isl.count / max(1, self.isl_requests) + 0.01)
+        self.completed_osl_tokens = _moved(self.completed_osl_tokens, osl, osl.count / _RECENT_REQUESTS + 0.01)
+        self.osl_tokens = max(self.completed_osl_tokens, osl_tokens_min)
         self.samples = min(_LASTING_SAMPLES, self.samples + (isl.count > 0))
         weight = 1.0 / max(1, self.samples)
         self.lasting_isl_tokens = _moved(self.lasting_isl_tokens, isl, weight)

@@ -17,6 +17,7 @@ from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.worker import MICRO
 from loadline.core.planning.sizing.evidence.delays import RequestDelays
+from loadline.core.planning.sizing.evidence.first_outputs import COMPLETED_MIN
 from loadline.core.planning.sizing.evidence.lifetime_load import LifetimeLoad
 from loadline.core.planning.sizing.evidence.pool_second import PoolSecond
 from loadline.core.planning.sizing.evidence.prompt_speed import PromptSpeed
@@ -43,7 +44,7 @@ _NEAR_SHARE: Final = 0.95
 _ABOVE_FLOOR: Final = 2.0
 """Ratio of the objective that is kept to, if none below the ITL without load can be met, to that ITL."""
 _BATCH_MIN: Final = 0.01
-"""Smallest batch that counts for the variation of the ITL: it is the limit of a division."""
+"""Smallest batch that counts for the variation of the ITL."""
 _WINDOW_MS: Final = 5_000
 _FIRST_WINDOW_MS: Final = 2_000
 """Window before the first point: a fleet may be overloaded from the first second on."""
@@ -56,8 +57,9 @@ _SETTLE_MS: Final = 3_000
 _SETTLE_REQUESTS: Final = 1.2
 """Durations of a request that pass before a window begins."""
 _EARLY_REQUESTS: Final = 4.0
-"""Durations of a request since the first second in which the rate is at most that of the arrivals: the requests that
-complete first are short, so Little's law with their length gives too high a rate, twice that of the Azure traces."""
+"""Durations of a request since the first second in which an aggregated pool serves at most the arrivals: the requests
+that complete first are short, so Little's law with their length gives too high a rate, twice that of the Azure traces.
+For decode it gives the tokens/s whatever the length is."""
 _DRIFT: Final = 0.35
 _DRIFT_MIN: Final = 3.0
 """Change of the running requests in a window, relative and absolute, above which it is no steady state."""
@@ -301,7 +303,8 @@ class PoolEvidence(Struct):
     def _learn_saturation(self, model: Model, pool: Pool, lengths: Lengths, now: int) -> None:
         role = pool.knobs.role
         served = self.queues.served(model, pool, lengths, now)
-        if served and role != "prefill" and self.queues.is_saturated(pool):
+        is_early = role == "decode" and lengths.osl_requests < COMPLETED_MIN
+        if served and not is_early and role != "prefill" and self.queues.is_saturated(pool):
             rate = served * lengths.work(role) / pool.ready
             weight = _SATURATED_WEIGHT if self.saturated_rate else 1.0
             self.saturated_rate += (rate - self.saturated_rate) * weight
@@ -351,24 +354,24 @@ class PoolEvidence(Struct):
 
         By Little's law, as many requests run as come in the time that one takes, which gives the rate. Of requests that
         take less than the interval of the reports, those tell little: as many are served as complete, also while others
-        wait for prefill workers or at a frontend. Which of several pools has completed them is not known.
+        wait for prefill workers or at a frontend. Not so for the first ones, and where several pools complete them.
         """
         window, work, itl_ms = self.window, lengths.work(pool.knobs.role), self.window.itl_ms.value
         if window.free_workers < pool.ready:
             requests_per_s, itl_ms = self._free_rate_and_itl(pool, lengths, now)
         elif not itl_ms:
             return 0.0, 0.0
-        elif lengths.osl_tokens * itl_ms < _REPORT_INTERVAL_MS and not self.shares_role:
+        elif lengths.osl_tokens * itl_ms < _REPORT_INTERVAL_MS and not (self.shares_role or lengths.are_early):
             requests_per_s = window.completed_per_s / pool.ready
         else:
             requests_per_s = self._rate_by_batch(pool, lengths.osl_tokens * itl_ms, now)
         return requests_per_s * work, itl_ms
 
     def _rate_by_batch(self, pool: Pool, request_ms: float, now: int) -> float:
-        """Return the requests/s of a worker by Little's law; at first, no more than arrive beyond chance."""
+        """Return the requests/s of a worker by Little's law; of an aggregated one at first, no more than arrive."""
         window, is_early = self.window, self.first_ms >= 0 and now - self.first_ms < _EARLY_REQUESTS * request_ms
         requests_per_s = 1_000.0 * window.running / window.samples / request_ms
-        if not is_early or not window.arrivals or not window.observed_ms:
+        if not is_early or pool.knobs.role == "decode" or not window.arrivals or not window.observed_ms:
             return requests_per_s
         most_per_s = window.arrivals * 1_000.0 / window.observed_ms * (1.0 + _CHANCE / sqrt(window.arrivals))
         return min(requests_per_s, most_per_s / pool.ready)
