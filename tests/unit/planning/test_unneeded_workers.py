@@ -13,6 +13,8 @@ def test_workers_are_unneeded_once_the_load_has_not_needed_them_for_a_while() ->
     assert unneeded.among(4, START + 15 * SECOND_MS) == 0
     assert unneeded.among(4, START + 16 * SECOND_MS) == 2
     assert unneeded.among(3, START + 16 * SECOND_MS) == 1
+    for at in range(5, 20, 5):
+        unneeded.update(2, 4, 0, START + at * SECOND_MS)
     unneeded.update(3, 4, 0, START + 20 * SECOND_MS)
     assert unneeded.among(4, START + 20 * SECOND_MS) == 1
 
@@ -35,3 +37,14 @@ def test_lulls_that_cost_more_than_idle_workers_teach_to_wait_longer() -> None:
 
 def test_nothing_is_unneeded_before_the_first_estimate() -> None:
     assert UnneededWorkers().among(4, START) == 0
+
+
+def test_what_was_needed_in_a_gap_of_the_data_is_unknown() -> None:
+    unneeded = UnneededWorkers()
+    for at in range(20):
+        unneeded.update(2, 4, 0, START + at * SECOND_MS)
+    unneeded.update(2, 4, 0, START + 60 * SECOND_MS)
+    assert unneeded.among(4, START + 60 * SECOND_MS) == 0
+    for at in range(61, 77):
+        unneeded.update(2, 4, 0, START + at * SECOND_MS)
+    assert unneeded.among(4, START + 76 * SECOND_MS) == 2

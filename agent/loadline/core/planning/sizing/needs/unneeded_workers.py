@@ -16,22 +16,31 @@ _UNNEEDED_MS: Final = 15_000
 """Time without need after which a worker is unneeded. With a start-up time of 40 s instead, two waves of 10 min on 12
 GPUs had 82.8 instead of 89.5 % of the requests in time."""
 
+_GAP_MS: Final = 5_000
+"""Time without an update after which the needs in between are unknown: pools are updated each second, unless traffic
+is incomplete or no worker reports."""
+
 
 class UnneededWorkers(Struct):
     """Highest count that the load of a pool needed lately."""
 
     needed: RollingMax = field(default_factory=lambda: RollingMax(_UNNEEDED_MS))
+    updated_ms: int = -1
+    """Unix ms of the last update; -1: none."""
 
     def update(self, needed: int, current: int, hold_ms: int, now: int) -> None:
         """Record what the load needs.
 
         Args:
             needed: Workers that the load needs now, without margin and holds.
-            current: Count in force. The first one counts as needed, as what was needed before is unknown.
+            current: Count in force. The first one, and the first after a gap, counts as needed, as what was needed
+                before is unknown.
             hold_ms: Time for which lulls have taught to keep workers.
             now: Unix time in ms.
         """
-        first = not self.needed.values
+        if now - self.updated_ms > _GAP_MS:
+            self.needed = RollingMax(_UNNEEDED_MS)
+        first, self.updated_ms = not self.needed.values, now
         self.needed.window_ms = max(_UNNEEDED_MS, hold_ms)
         self.needed.push(now, max(needed, current) if first else needed)
 
