@@ -7,6 +7,7 @@ from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.fleet.fleet import FleetKnobs, Model
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.allocation.supplies import AllocationKnobs
+from loadline.core.planning.guardrails.knobs import HardLimits
 from loadline.core.planning.planners.static import StaticKnobs, StaticPlanner
 from loadline.core.queries.status import explain
 from loadline.core.vocabulary.reasons import Recommendation, RoleDemand
@@ -162,3 +163,36 @@ def test_a_budget_of_a_model_moves_unneeded_workers_between_its_pools() -> None:
 
 def test_a_budget_of_a_model_keeps_unneeded_workers_while_it_suffices() -> None:
     assert GuardrailHarness(A, B).budget(16).apply_with_unneeded({"a": 3}, b=6).targets == {"a": 4, "b": 6}
+
+
+def test_unneeded_workers_of_a_role_demand_stay_while_gpus_suffice_for_them() -> None:
+    models = UnneededWorld(10, a=5, b=5)
+    planner = models.controller._planners["a"]
+    assert isinstance(planner, UnneededPlanner)
+    planner.demands = (RoleDemand("aggregated", 3.0, {"pool0": 1.0}),)
+    models.plan("a", {"pool0": 3})
+    models.plan("b", pool0=6)
+    assert models.counts() == {"a": [4], "b": [6]}, "one GPU would be idle with 3"
+    assert models.limits("a") == [], "4 are recommended by now"
+
+
+def test_a_shrink_that_is_being_committed_does_not_count_twice() -> None:
+    models = UnneededWorld(10, a=5, b=5)
+    models.commit_ms = 10_000
+    models.plan("a", {"pool0": 3})
+    models.propose("b", pool0=6)
+    models.run(5_000)
+    assert models.counts() == {"a": [5], "b": [5]}, "the decision for 4 is being committed"
+    demand = models.controller.state.allocation.demands["a"]
+    assert demand.counts == {"pool0": 4}
+    assert demand.unneeded == {"pool0": 1}
+
+
+def test_the_minimum_of_the_budget_of_a_model_keeps_unneeded_workers() -> None:
+    models = UnneededWorld(15, a=5, b=5, c=5)
+    hard = models.controller.state.fleet.models["b"].guardrails
+    hard.apply_settings(hard.knobs, HardLimits(0.8, 5, None))
+    models.plan("a", {"pool0": 3})
+    models.plan("b", {"pool0": 3})
+    models.plan("c", pool0=7)
+    assert models.counts() == {"a": [3], "b": [5], "c": [7]}

@@ -300,7 +300,7 @@ class FleetAllocation(Struct):
             taken = supplies.takes[name].get(pool, {})
             if others and all(self.left[supply] >= gpus for supply, gpus in taken.items()):
                 other_pools = others  # its GPUs are free, so it is other pools that serve the demand
-            elif pool in met and allowed < wanted:
+            elif pool in met and wanted - allowed > demand.unneeded.get(pool, 0):
                 other_pools = [other for other in others if granted[other]]
             rising = [other for supply in taken for other in self.rising.get(supply, ())]
             rivals = list(dict.fromkeys(other for other in rising if priorities[other] < priorities[name]))

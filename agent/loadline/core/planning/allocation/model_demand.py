@@ -111,7 +111,9 @@ def demand_of(  # noqa: PLR0917 - one argument for each input
         may_shrink = is_fresh and (name in recommendation.targets or not held & {name, ""})
         minimums[name] = pool.minimum if may_shrink else max(pool.minimum, min(current, pool.knobs.replicas_max))
         counts[name] = max(wanted, minimums[name])
-        needed = max(minimums[name], recommended - recommendation.unneeded.get(name, 0))
+        # The planner counts from the count in force: a shrink being committed must not count twice.
+        base = recommendation.targets.get(name, pool.effective_target(now))
+        needed = max(minimums[name], base - recommendation.unneeded.get(name, 0))
         unneeded |= {name: counts[name] - needed} if counts[name] > needed else {}
         keeps[name] = min(counts[name], needed, current, granted.get(name, current))
     shares = [
@@ -123,7 +125,23 @@ def demand_of(  # noqa: PLR0917 - one argument for each input
     if bounds or bounded != list(counts.values()):
         return ModelDemand(dict(zip(counts, bounded, strict=True)), minimums)
     needs = (_in_steps(need, keeps) for need in recommendation.demands if _is_usable(need, model))
+    unneeded = _above_floor(unneeded, dict(zip(counts, shares, strict=True)), band.floor or 0)
     return ModelDemand(counts, minimums, tuple(need for need in needs if need.capacities), unneeded)
+
+
+def _above_floor(unneeded: Mapping[str, int], shares: Mapping[str, PoolGpus], floor: int) -> dict[str, int]:
+    """Return the unneeded workers that can leave without less than ``floor`` GPUs, the minimum of the model's budget.
+
+    Its guardrail would keep the others, and the GPUs granted to another model for them would never be free.
+    """
+    found: dict[str, int] = {}
+    left = sum(share.total for share in shares.values()) - floor
+    for name, workers in unneeded.items():
+        count = min(workers, left // shares[name].gpus)
+        if count > 0:
+            found[name] = count
+            left -= count * shares[name].gpus
+    return found
 
 
 def _is_usable(need: RoleDemand, model: Model) -> bool:
@@ -215,10 +233,11 @@ def _requests(
             option = PoolOption(name, 1.0, cost, taken, 0, count - kept)
             part = RoleRequest(pool.knobs.role, float(count - kept), (option,))
             additional.append((model.name + _MORE + name, rank + 2, [part]))
-        if unneeded:
-            option = PoolOption(name, 1.0, cost, taken, 0, unneeded)
-            part = RoleRequest(pool.knobs.role, float(unneeded), (option,))
-            additional.append((model.name + _UNNEEDED + name, rank + 3, [part]))
+    for name in sorted(takes.keys() & model_demand.unneeded.keys()):
+        pool, unneeded = model.pools[name], model_demand.unneeded[name]
+        option = PoolOption(name, 1.0, pool.cost_per_hour, dict(takes[name]), 0, unneeded)
+        part = RoleRequest(pool.knobs.role, float(unneeded), (option,))
+        additional.append((model.name + _UNNEEDED + name, rank + 3, [part]))
     found = (
         (model.name + _FIRST, rank, first),
         (model.name, rank + 1, parts),
@@ -253,10 +272,14 @@ def _option(
 def counts_of(allocation: Allocation, name: str, model_demand: ModelDemand) -> dict[str, int]:
     """Return the counts that an allocation grants a model; pools that it leaves out get their first choice."""
     found: dict[str, int] = {}
-    additional = (name + suffix + pool for suffix in (_MORE, _UNNEEDED) for pool in model_demand.counts)
-    for request in (name + _FIRST, name, name + _KEPT, *additional):
+    for request in (name + _FIRST, name, name + _KEPT, *(name + _MORE + pool for pool in model_demand.counts)):
         for pool, count in allocation.counts.get(request, {}).items():
             found[pool] = found.get(pool, 0) + count
+    for pool, first_choice in model_demand.counts.items():
+        # A role demand may already have them in its mix of pools.
+        count = allocation.counts.get(name + _UNNEEDED + pool, {}).get(pool, 0)
+        if count:
+            found[pool] = max(found.get(pool, 0), min(found.get(pool, 0) + count, first_choice))
     return {
         pool: max(model_demand.minimums[pool], found.get(pool, count)) for pool, count in model_demand.counts.items()
     }
