@@ -1,11 +1,13 @@
 """Workers that a load does not need, when GPUs are short: they go to other pools and models before others wait."""
 
+import pytest
 from msgspec import field
 from msgspec.structs import replace
 
 from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.fleet.fleet import FleetKnobs, Model
 from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.fleet.schedule_windows import ScheduleMinimum
 from loadline.core.planning.allocation.supplies import AllocationKnobs
 from loadline.core.planning.guardrails.knobs import HardLimits
 from loadline.core.planning.planners.static import StaticKnobs, StaticPlanner
@@ -196,3 +198,65 @@ def test_the_minimum_of_the_budget_of_a_model_keeps_unneeded_workers() -> None:
     models.plan("b", {"pool0": 3})
     models.plan("c", pool0=7)
     assert models.counts() == {"a": [3], "b": [5], "c": [7]}
+
+
+def test_a_offered_worker_that_is_needed_again_before_the_claim_stays() -> None:
+    models = UnneededWorld(10, as_budget=True, a=5, b=5)
+    models.plan("a", {"pool0": 3})
+    models.run(500)
+    planner = models.controller._planners["a"]
+    assert isinstance(planner, UnneededPlanner)
+    planner.needed = {}
+    models.plan("b", pool0=6)
+    assert models.counts() == {"a": [5], "b": [5]}
+
+
+@pytest.mark.parametrize("as_budget", [False, True], ids=["capacity", "budget"])
+def test_pools_that_grow_beyond_their_needs_do_not_take_workers_in_turns(as_budget: bool) -> None:  # noqa: FBT001
+    models = UnneededWorld(9, as_budget=as_budget, a=4, b=5)
+    models.plan("b", {"pool0": 3}, pool0=5)
+    models.propose("a", pool0=5)
+    planner = models.controller._planners["a"]
+    assert isinstance(planner, UnneededPlanner)
+    planner.needed = {"pool0": 3}
+    models.run(MINUTE_MS)
+    assert len(models.decisions) <= 2
+
+
+def test_a_budget_of_a_model_keeps_the_minimum_of_a_schedule() -> None:
+    harness = GuardrailHarness(A, B).budget(12)
+    harness.pool("a").schedule_minimum = ScheduleMinimum(4, harness.now + MINUTE_MS)
+    assert harness.apply_with_unneeded({"a": 3}, b=6).targets == {"a": 4, "b": 4}
+
+
+def test_a_budget_of_a_model_keeps_unneeded_workers_without_data() -> None:
+    harness = GuardrailHarness(A, B, quorate=False).budget(14)
+    assert harness.apply_with_unneeded({"a": 3}, b=6).targets == {"a": 4, "b": 5}
+
+
+def test_unneeded_workers_shrink_by_steps_under_a_budget() -> None:
+    harness = GuardrailHarness(A, PoolKnobs("c", "decode"), step_down_max=1).budget(8)
+    assert harness.apply_with_unneeded({"a": 3}, c=6).targets["a"] == 3
+
+
+def test_no_worker_leaves_for_a_wide_one_that_does_not_fit_then() -> None:
+    wide = PoolKnobs("b", "decode", gpus_per_worker=8)
+    harness = GuardrailHarness(A, wide).budget(36)
+    assert harness.apply_with_unneeded({"a": 3}, b=5).targets == {"a": 4, "b": 4}
+
+
+def test_as_many_workers_leave_as_the_growth_takes() -> None:
+    wide, narrow = PoolKnobs("b", "decode", gpus_per_worker=8), PoolKnobs("c", "decode")
+    harness = GuardrailHarness(A, wide, narrow).budget(40)
+    assert harness.apply_with_unneeded({"a": 3}, b=5, c=5).targets["a"] == 3
+
+
+def test_unneeded_workers_wait_for_the_stabilisation_under_a_budget() -> None:
+    harness = GuardrailHarness(A, B, stabilisation_ms=MINUTE_MS).budget(14)
+    assert harness.apply_with_unneeded({}, b=4).targets == {"a": 4, "b": 4}
+    harness.now += 1_000
+    assert harness.apply_with_unneeded({"a": 3}, b=6).targets["a"] == 4
+    harness.now += MINUTE_MS
+    harness.report("a")
+    harness.report("b")
+    assert harness.apply_with_unneeded({"a": 3}, b=6).targets["a"] == 2

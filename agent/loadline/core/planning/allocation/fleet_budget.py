@@ -77,6 +77,7 @@ class FleetBudget(Struct):
             ceiling=ceiling,
             free=free,
             releases={pool: planned_of(pools[pool], pending, now) - count for pool, count in released.items()},
+            unneeded=frozenset(pool for pool in released if self.offers[name][pool].is_unneeded),
             occupied=occupied,
             gpus_max=gpus_max or 0,
             gpus_min=gpus_min,
@@ -95,8 +96,10 @@ class FleetBudget(Struct):
                 proposal.wanted[pool.name],
                 proposal.targets[pool.name],
             )
-            if wanted > max(target, current):
-                waiting[pool.name] = wanted - max(target, current)
+            # A claim for workers that the load does not need would take those of others, which claim them in turn.
+            claimed = min(wanted, proposal.needed.get(pool.name, wanted))
+            if claimed > max(target, current):
+                waiting[pool.name] = claimed - max(target, current)
             if pool.name in headroom.releases:
                 offer = before.get(pool.name) if target < current else None  # drop an offer that cannot be released
             elif wanted < min(target, current):

@@ -49,6 +49,8 @@ class BudgetHeadroom(Struct, frozen=True):
     """GPUs that the model may add at once."""
     releases: dict[str, int] = {}
     """Counts to which pools shrink to release GPUs to other models."""
+    unneeded: frozenset[str] = frozenset()
+    """Pools of ``releases`` that release only workers which their load still does not need."""
     occupied: int = 0
     """GPUs that all models occupy; for reasons, like the two below."""
     gpus_max: int = 0

@@ -21,8 +21,14 @@ def gives_way(model: ModelProposal) -> None:
     """Shrink pools to release GPUs that another model claims under the budget over all models."""
     for name, replicas in model.constraints.budget.releases.items():
         pool, targets = model.model.pools[name], model.proposal.targets
+        allowed = replicas
+        if name in model.constraints.budget.unneeded:
+            # The offer is of an earlier turn: by now, the load may need the workers.
+            allowed = min(targets[name], max(replicas, model.proposal.needed.get(name, targets[name])))
+            if allowed == targets[name]:
+                continue
         if targets[name] <= pool.effective_target(model.now) and pool.has_quorum(model.hard.quorum_ratio):
-            model.proposal.limit(ReasonCode.GPU_BUDGET_GIVES_WAY, name, replicas)
+            model.proposal.limit(ReasonCode.GPU_BUDGET_GIVES_WAY, name, allowed)
 
 
 def gpu_budgets(model: ModelProposal) -> None:
@@ -38,11 +44,11 @@ def gpu_budgets(model: ModelProposal) -> None:
     free = None if own.ceiling is None else own.ceiling - occupied
     if own != _NO_BAND:
         draining = sum(pool.draining_workers() * pool.knobs.gpus_per_worker for pool in pools.values())
-        released = _without_unneeded(changes, proposal.needed, own.ceiling)
+        released = _without_unneeded(changes, proposal.needed, own)
         _fit_model_budget(proposal, released, own, free, draining)
     proposal.wanted = dict(proposal.targets)
     if budget != UNBOUNDED:
-        released = _without_unneeded(changes, proposal.needed, minimum_of(own.ceiling, budget.ceiling))
+        released = _without_unneeded(changes, proposal.needed, budget.within(own))
         _fit_fleet_budget(proposal, released, budget, own, minimum_of(free, budget.free))
 
 
@@ -83,14 +89,27 @@ def _limit_growth(model: ModelProposal, supply: SupplyHeadroom, name: str, free:
 
 
 def _without_unneeded(
-    changes: Mapping[str, PoolChange], needed: Mapping[str, int], ceiling: int | None
+    changes: Mapping[str, PoolChange], needed: Mapping[str, int], band: GpuBand
 ) -> dict[str, PoolChange]:
-    """Propose to remove as many unneeded workers as growth beyond the ceiling needs GPUs."""
+    """Propose to remove as many unneeded workers as growth beyond the ceiling needs GPUs, and can use."""
+    excess = 0 if band.ceiling is None else sum(one.proposed * one.gpus for one in changes.values()) - band.ceiling
+    if excess <= 0 or not needed:
+        return dict(changes)
+    found = _with_removals(changes, needed, excess)
+    # Of 5 narrow workers that leave for one of 8 GPUs, which then does not fit, nobody has anything.
+    fitted = zip(found.values(), fit_changes(list(found.values()), band).counts, strict=True)
+    grown = sum(max(0, count - one.current) * one.gpus for one, count in fitted)
+    unused = sum(one.proposed * one.gpus for one in changes.values() if one.step > 0)
+    unused -= sum(one.current * one.gpus for one in changes.values() if one.step > 0) + grown
+    return _with_removals(changes, needed, excess - unused)
+
+
+def _with_removals(changes: Mapping[str, PoolChange], needed: Mapping[str, int], excess: int) -> dict[str, PoolChange]:
+    """Propose to remove unneeded workers of so many GPUs; first those of which a pool is to grow."""
     found = dict(changes)
-    excess = 0 if ceiling is None else sum(one.proposed * one.gpus for one in changes.values()) - ceiling
-    for name, workers in needed.items():
+    for name, workers in sorted(needed.items(), key=lambda one: changes[one[0]].step <= 0):
         change = changes[name]
-        count = min(change.proposed - max(workers, change.replicas_min), ceil_div(excess, change.gpus))
+        count = min(change.proposed - workers, ceil_div(excess, change.gpus))
         if count > 0:
             found[name] = replace(change, proposed=change.proposed - count)
             excess -= count * change.gpus

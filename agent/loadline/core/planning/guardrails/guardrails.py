@@ -17,9 +17,12 @@ from loadline.core.fleet.windows import RollingMax
 from loadline.core.planning.guardrails.constraints import Constraints
 from loadline.core.planning.guardrails.gpu_guardrails import MODEL_GUARDRAILS
 from loadline.core.planning.guardrails.knobs import GuardrailKnobs, HardLimits
-from loadline.core.planning.guardrails.pool_guardrails import POOL_GUARDRAILS
+from loadline.core.planning.guardrails.pool_guardrails import POOL_GUARDRAILS, stabilisation
 from loadline.core.planning.guardrails.proposal import ModelProposal, PoolProposal, Proposal, ProposalHistory
 
+_RELEASE_GUARDRAILS: Final = tuple(guardrail for guardrail in POOL_GUARDRAILS if guardrail is not stabilisation)
+"""Guardrails of a pool that releases unneeded workers. Its recommendations have them, so the window of
+``stabilisation`` is that of what its load needs."""
 NO_UNNEEDED: Final[Mapping[str, int]] = MappingProxyType({})
 
 
@@ -34,7 +37,8 @@ class Guardrails(Struct):
         """Replace the settings; keep the history."""
         self.knobs, self.hard = knobs, hard
         for history in self.history.values():
-            history.proposals.window_ms = history.grants.window_ms = knobs.stabilisation_ms
+            for window in (history.proposals, history.grants, history.needed):
+                window.window_ms = knobs.stabilisation_ms
 
     def apply(
         self,
@@ -61,12 +65,18 @@ class Guardrails(Struct):
         for name, pool in model.pools.items():
             count = exchanged.get(name, recommended.get(name, pool.effective_target(now)))
             granted = proposal.targets[name] = min(count, limits.get(name, count))
-            if name in unneeded and name not in constraints.supply.exchanged:
-                proposal.needed[name] = count - unneeded[name]
             history = self._record(pool, count, granted, now)
+            history.needed.push(now, max(0, count - unneeded.get(name, 0)))
+            highest_needed = history.needed.max(now) or 0
             pool_proposal = PoolProposal(proposal, pool, history, self.knobs, self.hard, constraints, now)
             for guardrail in POOL_GUARDRAILS:
                 guardrail(pool_proposal)
+            if name in unneeded and name not in constraints.supply.exchanged:
+                without = Proposal({name: min(count, highest_needed)})
+                shrunk = PoolProposal(without, pool, history, self.knobs, self.hard, constraints, now)
+                for guardrail in _RELEASE_GUARDRAILS:
+                    guardrail(shrunk)
+                proposal.needed[name] = without.targets[name]
         model_proposal = ModelProposal(proposal, model, self.hard, constraints, now)
         for apply_to_model in MODEL_GUARDRAILS:
             apply_to_model(model_proposal)
@@ -78,7 +88,8 @@ class Guardrails(Struct):
         history = self.history.get(pool.name)
         if history is None:
             window_ms = self.knobs.stabilisation_ms
-            history = self.history[pool.name] = ProposalHistory(RollingMax(window_ms), RollingMax(window_ms))
+            proposals, grants, needed = (RollingMax(window_ms) for _ in range(3))
+            history = self.history[pool.name] = ProposalHistory(proposals, grants, needed)
         history.proposals.push(now, recommended)
         history.grants.push(now, granted)
         if not pool.has_quorum(self.hard.quorum_ratio):

@@ -16,6 +16,8 @@ class ProposalHistory(Struct):
     proposals: RollingMax
     grants: RollingMax
     """Recent recommendations, limited to the granted counts while GPUs were short."""
+    needed: RollingMax = field(default_factory=lambda: RollingMax(0))
+    """Recent recommendations without workers that the load does not need."""
     quorate_since_ms: int = -1
     """Time since which enough workers report, Unix ms; -1 if too few do."""
 
@@ -31,7 +33,7 @@ class Proposal(Struct):
     waits: dict[str, int] = {}
     """GPUs granted to the model that other workers still occupy, by supply."""
     needed: dict[str, int] = field(default_factory=dict)
-    """Workers that the load needs, by pool; only pools with unneeded workers beyond."""
+    """Workers that a pool must keep although its load needs no more, by pool; only pools with unneeded workers."""
 
     def limit(self, code: ReasonCode, pool: str, allowed: int, detail: str = "", **numbers: float) -> None:
         """Set the target of a pool to ``allowed`` and record the reason."""
