@@ -95,17 +95,16 @@ def _without_unneeded(
     excess = 0 if band.ceiling is None else sum(one.proposed * one.gpus for one in changes.values()) - band.ceiling
     if excess <= 0 or not needed:
         return dict(changes)
-    found = _with_removals(changes, needed, excess)
-    # Of 5 narrow workers that leave for one of 8 GPUs, which then does not fit, nobody has anything.
-    fitted = zip(found.values(), fit_changes(list(found.values()), band).counts, strict=True)
+    # Nobody gains from 5 narrow workers that leave for one of 8 GPUs, which then does not fit.
+    proposed = list(_with_removals(changes, needed, excess).values())
+    fitted = zip(proposed, fit_changes(proposed, band).counts, strict=True)
     grown = sum(max(0, count - one.current) * one.gpus for one, count in fitted)
-    unused = sum(one.proposed * one.gpus for one in changes.values() if one.step > 0)
-    unused -= sum(one.current * one.gpus for one in changes.values() if one.step > 0) + grown
-    return _with_removals(changes, needed, excess - unused)
+    growth = sum(max(0, one.proposed - one.current) * one.gpus for one in changes.values())
+    return _with_removals(changes, needed, excess - (growth - grown))
 
 
 def _with_removals(changes: Mapping[str, PoolChange], needed: Mapping[str, int], excess: int) -> dict[str, PoolChange]:
-    """Propose to remove unneeded workers of so many GPUs; first those of which a pool is to grow."""
+    """Propose to remove unneeded workers of ``excess`` GPUs, at first those by which pools would grow."""
     found = dict(changes)
     for name, workers in sorted(needed.items(), key=lambda one: changes[one[0]].step <= 0):
         change = changes[name]

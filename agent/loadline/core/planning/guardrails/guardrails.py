@@ -21,8 +21,8 @@ from loadline.core.planning.guardrails.pool_guardrails import POOL_GUARDRAILS, s
 from loadline.core.planning.guardrails.proposal import ModelProposal, PoolProposal, Proposal, ProposalHistory
 
 _RELEASE_GUARDRAILS: Final = tuple(guardrail for guardrail in POOL_GUARDRAILS if guardrail is not stabilisation)
-"""Guardrails of a pool that releases unneeded workers. Its recommendations have them, so the window of
-``stabilisation`` is that of what its load needs."""
+"""Guardrails of a pool that releases unneeded workers. Recommendations contain these, so the window of
+``stabilisation`` is that of the needed workers instead."""
 NO_UNNEEDED: Final[Mapping[str, int]] = MappingProxyType({})
 
 
@@ -65,18 +65,13 @@ class Guardrails(Struct):
         for name, pool in model.pools.items():
             count = exchanged.get(name, recommended.get(name, pool.effective_target(now)))
             granted = proposal.targets[name] = min(count, limits.get(name, count))
-            history = self._record(pool, count, granted, now)
-            history.needed.push(now, max(0, count - unneeded.get(name, 0)))
-            highest_needed = history.needed.max(now) or 0
+            needed = max(0, count - unneeded.get(name, 0))
+            history = self._record(pool, count, granted, needed, now)
             pool_proposal = PoolProposal(proposal, pool, history, self.knobs, self.hard, constraints, now)
             for guardrail in POOL_GUARDRAILS:
                 guardrail(pool_proposal)
-            if name in unneeded and name not in constraints.supply.exchanged:
-                without = Proposal({name: min(count, highest_needed)})
-                shrunk = PoolProposal(without, pool, history, self.knobs, self.hard, constraints, now)
-                for guardrail in _RELEASE_GUARDRAILS:
-                    guardrail(shrunk)
-                proposal.needed[name] = without.targets[name]
+            if needed < count and name not in exchanged:
+                proposal.needed[name] = self._kept(pool, history, constraints, now)
         model_proposal = ModelProposal(proposal, model, self.hard, constraints, now)
         for apply_to_model in MODEL_GUARDRAILS:
             apply_to_model(model_proposal)
@@ -84,14 +79,23 @@ class Guardrails(Struct):
         proposal.limits += constraints.supply.reasons
         return proposal
 
-    def _record(self, pool: Pool, recommended: int, granted: int, now: int) -> ProposalHistory:
+    def _kept(self, pool: Pool, history: ProposalHistory, constraints: Constraints, now: int) -> int:
+        """Return the workers that a pool keeps if others get those that its load does not need."""
+        proposal = Proposal({pool.name: history.needed.max(now) or 0})
+        pool_proposal = PoolProposal(proposal, pool, history, self.knobs, self.hard, constraints, now)
+        for guardrail in _RELEASE_GUARDRAILS:
+            guardrail(pool_proposal)
+        return proposal.targets[pool.name]
+
+    def _record(self, pool: Pool, recommended: int, granted: int, needed: int, now: int) -> ProposalHistory:
         history = self.history.get(pool.name)
         if history is None:
             window_ms = self.knobs.stabilisation_ms
-            proposals, grants, needed = (RollingMax(window_ms) for _ in range(3))
-            history = self.history[pool.name] = ProposalHistory(proposals, grants, needed)
+            proposals, grants, needs = (RollingMax(window_ms) for _ in range(3))
+            history = self.history[pool.name] = ProposalHistory(proposals, grants, needs)
         history.proposals.push(now, recommended)
         history.grants.push(now, granted)
+        history.needed.push(now, needed)
         if not pool.has_quorum(self.hard.quorum_ratio):
             history.quorate_since_ms = -1
         elif history.quorate_since_ms < 0:
