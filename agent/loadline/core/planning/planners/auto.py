@@ -231,8 +231,9 @@ class AutoPlanner(Planner):
         self.arrivals.add(interval, lead_ms, self.knobs.cost_of_miss, now)
         present_per_s = self.arrivals.forecast(0, SAMPLES[0], now)
         self.surge = _SURGE_RATIO * present_per_s + _SURGE_MIN
-        self.lengths.add(interval, self.first_outputs.osl_tokens(model, interval, now))
+        osl_tokens_min = self.first_outputs.osl_tokens(model, interval, now)
         self.lengths.are_early = not self.first_outputs.ended
+        self.lengths.add(interval, osl_tokens_min)
         reported = reported_latencies(model)
         self.shares.add(model, reported, present_per_s)
         traffic = pool_traffic(model, interval, self.shares, reported)
