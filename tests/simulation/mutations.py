@@ -107,8 +107,8 @@ def without_compare(target: str) -> Apply:
 # -- replacements of production code -----------------------------------------------------------------------------------
 
 
-def always_warm(old: Any, limits: Guardrails, pool: Pool, proposed: int, granted: int, now: int) -> Any:  # noqa: PLR0917 - as it is
-    track = old(limits, pool, proposed, granted, now)
+def always_warm(old: Any, limits: Guardrails, *arguments: Any) -> Any:
+    track = old(limits, *arguments)
     track.quorate_since_ms = -1
     return track
 
