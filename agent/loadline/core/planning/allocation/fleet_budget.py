@@ -3,9 +3,9 @@
 Each model is planned alone, against the GPUs of all models: current targets, counts being committed, and draining
 workers. A growth without free GPUs is recorded as a claim, first come, first served. A shrink that the budget's minimum
 forbids is recorded as an offer, and so are workers that the load does not need. Later claims use offers: workers with
-the fewest GPUs first, the last pool in part. The offering pool shrinks first, the claiming model grows
-once the GPUs are free; promised GPUs are reserved for it. The order is that of Dynamo's global planner, where a request
-waits for all offers that it needs.
+the fewest GPUs first, the last pool in part. The offering pool shrinks first, the claiming model grows once the GPUs
+are free; promised GPUs are reserved for it. The order is that of Dynamo's global planner, where a request waits for all
+offers that it needs.
 """
 
 from collections.abc import Iterator

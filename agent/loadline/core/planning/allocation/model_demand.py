@@ -2,9 +2,8 @@
 
 A recommendation of plain counts is split in three: current workers rank before additional ones, so that models of equal
 priority do not take workers from each other, and workers that the load does not need rank last. A recommendation with
-role demands is one request, which any pool of the role can serve. The first worker of a role ranks
-before all: a model without workers would otherwise wait forever for a worker that models of equal priority have no
-reason to release.
+role demands is one request, which any pool of the role can serve. The first worker of a role ranks before all: a model
+without workers would otherwise wait forever for a worker that models of equal priority have no reason to release.
 """
 
 from collections.abc import Mapping
