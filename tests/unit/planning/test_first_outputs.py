@@ -93,6 +93,14 @@ def test_a_few_completed_requests_tell_nothing() -> None:
     assert world.lengths.osl_tokens == world.lengths.completed_osl_tokens
 
 
+def test_a_fleet_that_served_before_has_no_first_outputs() -> None:
+    world = ColdStart(exponential)
+    world.run(60)
+    world.first = FirstOutputs()
+    world.run(1)
+    assert world.first.ended
+
+
 def test_no_traffic_begins_nothing() -> None:
     world = ColdStart(exponential)
     world.run(60, per_s=0)
@@ -197,9 +205,13 @@ def test_time_without_frontends_is_no_time_that_the_completed_requests_ran(secon
 def test_reports_of_ten_seconds_tell_the_output_as_well() -> None:
     world, least = ColdStart(exponential), 0.0
     world.fleet.report("p", running=50)
-    sample = TrafficSample(1, 10_000, 100, 100, isl_tokens=1_000.0, osl_tokens=100.0, itl_ms=ITL_MS)
+    reports = {
+        second: TrafficSample(1, 10_000, 100, completed, isl_tokens=1_000.0, osl_tokens=100.0, itl_ms=ITL_MS)
+        for second, completed in ((10, 57), (20, 100))
+    }
     for second in range(1, 21):
-        interval = TrafficTotals().with_report(sample, 10_000) if second % 10 == 0 else TrafficTotals()
+        report = reports.get(second)
+        interval = TrafficTotals() if report is None else TrafficTotals().with_report(report, 10_000)
         least = world.first.osl_tokens(world.fleet.refresh(), interval, 1_000 * second)
     assert least == pytest.approx(OSL)
 

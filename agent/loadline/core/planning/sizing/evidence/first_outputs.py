@@ -18,6 +18,9 @@ COMPLETED_MIN: Final = 25
 """Completed requests below which the output is not known yet."""
 _EARLY_REQUESTS: Final = 4.0
 """Durations of a request since the first arrival after which those that complete are like those that arrive."""
+_BUSY_SHARE: Final = 0.75
+"""Part of the first arrivals as many as which complete in the same second if the fleet served before the agent came.
+Those that complete are then like those that arrive, and the estimate, the larger of two, would be too high by chance."""
 _RECENT_REQUESTS: Final = 30.0
 """Completed requests that tell the duration: earlier ones fade."""
 
@@ -48,7 +51,8 @@ class FirstOutputs(Struct):
             return 0.0
         if self.since_ms < 0:
             self.since_ms = now if interval.arrivals else -1
-            self.ended = any(pool.knobs.role == "aggregated" for pool in model.pools.values())
+            is_busy = interval.completed > _BUSY_SHARE * interval.arrivals
+            self.ended = is_busy or any(pool.knobs.role == "aggregated" for pool in model.pools.values())
             return 0.0
         running = sum(pool.load.running for pool in model.pools.values() if pool.knobs.role == "decode")
         faded = max(0.0, 1.0 - interval.completed / _RECENT_REQUESTS)
