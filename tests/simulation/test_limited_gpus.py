@@ -224,7 +224,7 @@ def test_workers_follow_loads_that_alternate(as_budget: bool) -> None:  # noqa: 
     assert fleet.attainment() > 0.75, "0.58 if pools keep what they do not need"
 
 
-def test_loads_that_alternate_faster_than_workers_start_do_not_exchange_them() -> None:
+def test_loads_that_alternate_each_two_start_ups_stop_exchanging_workers() -> None:
     fleet = LimitedFleet({"one": wave(180.0, 0.0), "two": wave(180.0, 0.5)}, 12, 1_000.0)
     check_limit(fleet, 12)
     assert fleet.changes() <= 30, "130 without regard to what lulls have taught"

@@ -55,11 +55,14 @@ class UnneededWorld(MultiModelWorld):
         for name in models:
             self.controller._planners[name] = UnneededPlanner(StaticKnobs({}))
 
-    def plan(self, model: str, needed: dict[str, int] | None = None, **replicas: int) -> None:
-        """Set the counts of a model, and what its load needs of them, from now on; run for a minute."""
+    def planner(self, model: str) -> UnneededPlanner:
         planner = self.controller._planners[model]
         assert isinstance(planner, UnneededPlanner)
-        planner.needed = needed or {}
+        return planner
+
+    def plan(self, model: str, needed: dict[str, int] | None = None, **replicas: int) -> None:
+        """Set the counts of a model, and what its load needs of them, from now on; run for a minute."""
+        self.planner(model).needed = needed or {}
         self.propose(model, **replicas)
         self.run(MINUTE_MS)
 
@@ -71,7 +74,7 @@ class UnneededWorld(MultiModelWorld):
         return [f"{one.code} {one.detail}".strip() for one in found]
 
 
-def test_a_unneeded_worker_goes_to_a_model_that_needs_it() -> None:
+def test_an_unneeded_worker_goes_to_a_model_that_needs_it() -> None:
     models = UnneededWorld(10, a=5, b=5)
     models.plan("a", {"pool0": 3})
     assert models.counts() == {"a": [5], "b": [5]}, "while no other model needs it, it stays"
@@ -92,7 +95,7 @@ def test_the_reason_names_the_model_that_takes_it() -> None:
     ]
 
 
-def test_a_unneeded_worker_returns_when_gpus_are_free_again() -> None:
+def test_an_unneeded_worker_returns_when_gpus_are_free_again() -> None:
     models = UnneededWorld(10, a=5, b=5)
     models.plan("a", {"pool0": 3}, pool0=5)
     models.plan("b", pool0=6)
@@ -100,7 +103,7 @@ def test_a_unneeded_worker_returns_when_gpus_are_free_again() -> None:
     assert models.counts() == {"a": [5], "b": [5]}
 
 
-def test_a_unneeded_worker_of_a_higher_priority_stays() -> None:
+def test_an_unneeded_worker_of_a_higher_priority_stays() -> None:
     models = UnneededWorld(10, first=5, b=5)
     models.plan("first", {"pool0": 3})
     models.plan("b", pool0=6)
@@ -114,13 +117,13 @@ def test_unneeded_workers_of_two_models_are_not_exchanged() -> None:
     assert not models.decisions
 
 
-def test_a_unneeded_worker_goes_to_another_pool_of_its_model() -> None:
+def test_an_unneeded_worker_goes_to_another_pool_of_its_model() -> None:
     models = UnneededWorld(10, a=(5, 3), b=2)
     models.plan("a", {"pool0": 4}, pool1=5)
     assert models.counts() == {"a": [4, 4], "b": [2]}
 
 
-def test_a_unneeded_worker_that_is_needed_again_stays() -> None:
+def test_an_unneeded_worker_that_is_needed_again_stays() -> None:
     models = UnneededWorld(10, a=5, b=5)
     models.plan("a", {"pool0": 3})
     models.plan("a")
@@ -128,14 +131,16 @@ def test_a_unneeded_worker_that_is_needed_again_stays() -> None:
     assert models.counts() == {"a": [5], "b": [5]}
 
 
-def test_unneeded_workers_add_nothing_to_the_demand_of_a_role() -> None:
+@pytest.mark.parametrize(("wanted", "counts"), [(6, {"a": [4], "b": [6]}), (9, {"a": [3], "b": [7]})])
+def test_as_many_unneeded_workers_of_a_role_demand_leave_as_others_get(
+    wanted: int, counts: dict[str, list[int]]
+) -> None:
     models = UnneededWorld(10, a=5, b=5)
-    planner = models.controller._planners["a"]
-    assert isinstance(planner, UnneededPlanner)
-    planner.demands = (RoleDemand("aggregated", 3.0, {"pool0": 1.0}),)
+    models.planner("a").demands = (RoleDemand("aggregated", 3.0, {"pool0": 1.0}),)
     models.plan("a", {"pool0": 3})
-    models.plan("b", pool0=9)
-    assert models.counts() == {"a": [3], "b": [7]}
+    models.plan("b", pool0=wanted)
+    assert models.counts() == counts
+    assert models.limits("a") == [], "the planner recommends no more by now"
 
 
 def test_a_budget_over_all_models_moves_unneeded_workers() -> None:
@@ -167,17 +172,6 @@ def test_a_budget_of_a_model_keeps_unneeded_workers_while_it_suffices() -> None:
     assert GuardrailHarness(A, B).budget(16).apply_with_unneeded({"a": 3}, b=6).targets == {"a": 4, "b": 6}
 
 
-def test_unneeded_workers_of_a_role_demand_stay_while_gpus_suffice_for_them() -> None:
-    models = UnneededWorld(10, a=5, b=5)
-    planner = models.controller._planners["a"]
-    assert isinstance(planner, UnneededPlanner)
-    planner.demands = (RoleDemand("aggregated", 3.0, {"pool0": 1.0}),)
-    models.plan("a", {"pool0": 3})
-    models.plan("b", pool0=6)
-    assert models.counts() == {"a": [4], "b": [6]}, "one GPU would be idle with 3"
-    assert models.limits("a") == [], "4 are recommended by now"
-
-
 def test_a_shrink_that_is_being_committed_does_not_count_twice() -> None:
     models = UnneededWorld(10, a=5, b=5)
     models.commit_ms = 10_000
@@ -200,13 +194,11 @@ def test_the_minimum_of_the_budget_of_a_model_keeps_unneeded_workers() -> None:
     assert models.counts() == {"a": [3], "b": [5], "c": [7]}
 
 
-def test_a_offered_worker_that_is_needed_again_before_the_claim_stays() -> None:
+def test_an_offered_worker_that_is_needed_again_before_the_claim_stays() -> None:
     models = UnneededWorld(10, as_budget=True, a=5, b=5)
     models.plan("a", {"pool0": 3})
     models.run(500)
-    planner = models.controller._planners["a"]
-    assert isinstance(planner, UnneededPlanner)
-    planner.needed = {}
+    models.planner("a").needed = {}
     models.plan("b", pool0=6)
     assert models.counts() == {"a": [5], "b": [5]}
 
@@ -216,9 +208,7 @@ def test_pools_that_grow_beyond_their_needs_do_not_take_workers_in_turns(as_budg
     models = UnneededWorld(9, as_budget=as_budget, a=4, b=5)
     models.plan("b", {"pool0": 3}, pool0=5)
     models.propose("a", pool0=5)
-    planner = models.controller._planners["a"]
-    assert isinstance(planner, UnneededPlanner)
-    planner.needed = {"pool0": 3}
+    models.planner("a").needed = {"pool0": 3}
     models.run(MINUTE_MS)
     assert len(models.decisions) <= 2
 

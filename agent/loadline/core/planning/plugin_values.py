@@ -29,9 +29,13 @@ def plain_recommendation(found: Any, pools: AbstractSet[str]) -> Recommendation:
     unknown = sorted({*plain.targets, *plain.victims, *plain.unneeded} - pools)
     if unknown:
         raise ValueError(f"plan() names pool {unknown[0]!r}; the pools are {', '.join(sorted(pools))}")
-    for pool, replicas in (*plain.targets.items(), *plain.unneeded.items()):
-        if not 0 <= replicas <= COUNT_MAX:
-            raise ValueError(f"plan() recommends {replicas} workers for {pool}; a count is 0 to {COUNT_MAX}")
+    for says, counts in (
+        ("recommends {} workers for", plain.targets),
+        ("names {} unneeded workers of", plain.unneeded),
+    ):
+        for pool, count in counts.items():
+            if not 0 <= count <= COUNT_MAX:
+                raise ValueError(f"plan() {says.format(count)} {pool}; a count is 0 to {COUNT_MAX}")
     for reason in plain.reasons:
         _check_sentence(reason)
     return plain

@@ -107,8 +107,8 @@ class FleetBudget(Struct):
             elif proposal.needed.get(pool.name, wanted) < wanted:
                 offer = ReleaseOffer(proposal.needed[pool.name], now, is_unneeded=True)
             else:
-                offer = before.get(pool.name) if wanted == current else None
-                offer = None if offer is not None and offer.is_unneeded else offer
+                known = before.get(pool.name)
+                offer = known if known is not None and wanted == current and not known.is_unneeded else None
             fresh = offer is not None and now - offer.at_ms < fleet.knobs.gpu_offer_ttl_ms
             if offer is not None and fresh and offer.replicas < target and pool.has_quorum(fleet.knobs.quorum_ratio):
                 offers[pool.name] = offer

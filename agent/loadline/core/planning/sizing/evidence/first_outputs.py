@@ -19,8 +19,8 @@ COMPLETED_MIN: Final = 25
 _EARLY_REQUESTS: Final = 4.0
 """Durations of a request since the first arrival after which those that complete are like those that arrive."""
 _BUSY_SHARE: Final = 0.75
-"""Part of the first arrivals as many as which complete in the same second if the fleet served before the agent came.
-Those that complete are then like those that arrive, and the estimate, the larger of two, would be too high by chance."""
+"""Ratio of the requests that complete in the first second to those that arrive, above which the fleet served before the
+agent came: those that complete are then like those that arrive, and the larger of two means is too high by chance."""
 _RECENT_REQUESTS: Final = 30.0
 """Completed requests that tell the duration: earlier ones fade."""
 

@@ -54,13 +54,14 @@ def with_unneeded(load: PoolLoad, needs: PoolNeeds, found: PoolRecommendation) -
         return found
     current = load.pool.effective_target(now)
     unneeded.update(_needed(load, needs), current, load.state.hold.learned_ms, now)
-    return replace(found, unneeded=unneeded.among(current if found.replicas is None else found.replicas, now))
+    workers = unneeded.among(current if found.replicas is None else found.replicas, now)
+    return replace(found, unneeded=workers) if workers else found
 
 
 def _needed(load: PoolLoad, needs: PoolNeeds) -> int:
     """Return the workers that the load needs as far as is known, without margin, holds and proof."""
-    limits = (_rising, _reversed, _passed_on)
-    return max(needs.wanted, whole(needs.lasting), *(limit(load, needs, 0)[0] for limit in limits))
+    others = (limit(load, needs, 0)[0] for limit in (_reversed, _passed_on))
+    return max(needs.wanted, whole(needs.lasting), needs.rising, *others)
 
 
 def _delay(load: PoolLoad, wanted: int) -> Reason | None:

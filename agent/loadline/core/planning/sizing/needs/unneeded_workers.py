@@ -2,7 +2,7 @@
 
 A margin for errors, a hold after a peak and the wait for a proven load cost little while GPUs are free. When GPUs are
 short, they withhold from other pools what these need now. A worker is unneeded once the load has not needed it for some
-seconds, or for as long as lulls have taught ``ShrinkHold``: loads that alternate about as fast as workers start would
+seconds, or for as long as lulls have taught ``ShrinkHold``: loads that alternate each two start-up times would
 otherwise exchange workers that each of them lacks by the time the other has them.
 """
 
