@@ -4,12 +4,13 @@ import gc
 import sys
 from importlib import import_module
 
-from loadline.adapters import deferred_sighup
+from loadline.adapters import deferred_sighup, standard_streams
 from loadline.adapters.hidden_module import import_at_first_use
 
 
 def main() -> int:
     """Run one command and return its exit code."""
+    standard_streams.open_closed()
     if sys.argv[1:2] == ["run"]:
         deferred_sighup.defer()  # before the slow imports
         gc.disable()  # until `garbage.configure`: collections during imports take 35 ms and free less than 1 MB

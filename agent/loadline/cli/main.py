@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import os
 import shlex
 import signal
 import sys
@@ -23,11 +24,9 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # a name may have letters that the terminal lacks
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # ends child processes too
     try:
-        options = parser().parse_args(written, argparse.Namespace(line=shlex.join(["loadline", *written])))
-        command: Command = options.command
-        return command(options)
+        return _run(written)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone, as `head` does
+        _discard_output()  # its reader has gone, as `head` does
         return 0
     except ConfigError as error:
         for one in error.errors:
@@ -41,6 +40,36 @@ def main(arguments: list[str] | None = None) -> int:
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _run(written: list[str]) -> int:
+    """Run one command, and write what it printed: Python itself would do that after `main`, where nothing handles it.
+
+    Raises:
+        BrokenPipeError: The reader of stdout has gone.
+        LoadlineError: Stdout cannot be written.
+    """
+    try:
+        options = parser().parse_args(written, argparse.Namespace(line=shlex.join(["loadline", *written])))
+        command: Command = options.command
+        return command(options)
+    finally:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            _discard_output()
+            raise LoadlineError(
+                f"stdout: cannot be written: {error.strerror}. Free some space there, or write the output elsewhere."
+            ) from error
+
+
+def _discard_output() -> None:
+    """Redirect stdout to nowhere: what it still buffers cannot be written, and Python would exit with code 120."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _print_error(error: Exception) -> None:
