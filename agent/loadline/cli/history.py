@@ -21,6 +21,7 @@ from loadline.cli.history_output import format_row
 from loadline.cli.history_parquet import write_parquet
 from loadline.cli.option_types import name
 from loadline.cli.output import printable
+from loadline.cli.output_files import check_replaceable
 from loadline.journal import COLUMNS, JournalCutOff, Row, read_rows
 from loadline.journal.rows import explanation_rows
 
@@ -72,6 +73,7 @@ def history(options: argparse.Namespace) -> int:
 def _write(options: argparse.Namespace, on_progress: progress.OnProgress) -> None:
     if options.parquet is not None:
         require_extra("--parquet", "parquet", ["pyarrow"])
+        check_replaceable("--parquet", options.parquet, _journal_files(options.journal))
         print(f"{write_parquet(_rows(options, on_progress), options.parquet)} rows in {options.parquet}")
         return
     write = {"text": _write_text, "json": _write_json, "csv": _write_csv}[options.output]
@@ -82,6 +84,14 @@ def _write(options: argparse.Namespace, on_progress: progress.OnProgress) -> Non
         late = "; leave out --since for what ended earlier" if options.since else ""
         print(f"loadline: no decision, hold or migration{of_model} is recorded{late}", file=sys.stderr)
     write(itertools.chain(first, rows), sys.stdout)
+
+
+def _journal_files(journal: Path | None) -> dict[Path, str]:
+    """Return the files of a journal, which no result may replace."""
+    if journal is None:
+        return {}
+    files = journal.iterdir() if journal.is_dir() else [journal]
+    return {file.resolve(): "a file of the journal" for file in files}
 
 
 def _rows(options: argparse.Namespace, on_progress: progress.OnProgress) -> Iterator[Row]:

@@ -32,14 +32,8 @@ def check_output_files(options: argparse.Namespace, *inputs: Path) -> None:
     for option, path in (("--json", options.json), ("--html", options.html)):
         if path is None:
             continue
-        if path.resolve() in uses:
-            raise ConfigError(option, f"{path} is {uses[path.resolve()]}", "Name another file.")
+        check_replaceable(option, path, uses)
         uses[path.resolve()] = f"also the file of {option}"
-        if str(path) == "-" or len(path.name.encode()) > _NAME_BYTES_MAX:
-            raise ConfigError(option, f"{path} is not a usable file name", "Name a file, with a shorter name.")
-        if path.exists() and not path.is_file():
-            kind = "a folder" if path.is_dir() else "not a regular file"  # writing would replace a device
-            raise ConfigError(option, f"{path} is {kind}", "Name a file.")
         try:
             partial_path(path).touch()
             partial_path(path).unlink()
@@ -50,6 +44,26 @@ def check_output_files(options: argparse.Namespace, *inputs: Path) -> None:
         raise ConfigError.missing_package(
             "--html", "a page with plots", "matplotlib", "loadline-agent[plots]", "omit it"
         )
+
+
+def check_replaceable(option: str, path: Path, uses: Mapping[Path, str]) -> None:
+    """Check that a result may replace what has its name: a file is written beside it and renamed, also over a device.
+
+    Args:
+        option: Option that names the file.
+        path: File to write.
+        uses: What files that must stay are, by resolved path.
+
+    Raises:
+        ConfigError: The file is used otherwise, or is no regular file.
+    """
+    if path.resolve() in uses:
+        raise ConfigError(option, f"{path} is {uses[path.resolve()]}", "Name another file.")
+    if str(path) == "-" or len(path.name.encode()) > _NAME_BYTES_MAX:
+        raise ConfigError(option, f"{path} is not a usable file name", "Name a file, with a shorter name.")
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "not a regular file"
+        raise ConfigError(option, f"{path} is {kind}", "Name a file.")
 
 
 def write_files(contents: Mapping[Path, bytes]) -> None:

@@ -3,6 +3,8 @@
 import argparse
 import csv
 import json
+import os
+import shutil
 import time
 from pathlib import Path
 
@@ -67,6 +69,30 @@ def test_a_parquet_file_is_not_left_half_written(tmp_path: Path, capsys: pytest.
     assert list(tmp_path.iterdir()) == []
     assert main(["history", "--journal", str(GOLDEN), "--parquet", str(tmp_path / "no/h.parquet")]) == 1
     assert "cannot be written: No such file" in capsys.readouterr().err
+
+
+def test_a_parquet_file_replaces_no_file_of_its_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pyarrow")
+    copy = tmp_path / "journal"
+    shutil.copytree(GOLDEN, copy)
+    before = {file: file.read_bytes() for file in copy.iterdir()}
+    segment, alias = min(before), tmp_path / "alias"
+    alias.symlink_to(segment)
+    for source, file in [(copy, segment), (segment, segment), (copy, alias)]:
+        assert main(["history", "--journal", str(source), "--parquet", str(file)]) == 2
+        expected = f"loadline: --parquet: {file} is a file of the journal. Name another file.\n"
+        assert capsys.readouterr().err == expected
+    assert {file: file.read_bytes() for file in copy.iterdir()} == before
+
+
+def test_a_parquet_file_replaces_no_device_and_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pyarrow")
+    fifo = tmp_path / "fifo"  # as /dev/null, which root could replace
+    os.mkfifo(fifo)
+    for path, kind in [(fifo, "not a regular file"), (tmp_path, "a folder")]:
+        assert main(["history", "--journal", str(GOLDEN), "--parquet", str(path)]) == 2
+        assert capsys.readouterr().err == f"loadline: --parquet: {path} is {kind}. Name a file.\n"
+    assert fifo.is_fifo()
 
 
 def test_without_its_extra_parquet_names_the_remedy(
