@@ -52,7 +52,7 @@ def check_replaceable(option: str, path: Path, uses: Mapping[Path, str]) -> None
     Args:
         option: Option that names the file.
         path: File to write.
-        uses: What files that must stay are, by resolved path.
+        uses: Uses of the files that must stay, by resolved path.
 
     Raises:
         ConfigError: The file is used otherwise, or is no regular file.
