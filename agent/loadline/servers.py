@@ -14,7 +14,7 @@ from loadline.errors import ConfigError
 
 Positive = Annotated[int, Meta(ge=1)]
 PathText = Annotated[str, Meta(pattern=r"^[^\x00]*\Z")]
-"""Text that may name a file or a folder: one without a NUL."""
+"""Text that may name a file or a folder, or be an argument of a program: one without a NUL."""
 
 
 class Knobs(Struct, frozen=True, forbid_unknown_fields=True):

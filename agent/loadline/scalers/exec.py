@@ -18,7 +18,7 @@ from loadline.core.vocabulary.scalars import Count, Name
 from loadline.scalers.command import CommandFailed, run_command
 from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_names, read_as
 from loadline.scalers.platform import PlatformError, PoolKey, PoolObservation
-from loadline.servers import Knobs, Positive
+from loadline.servers import Knobs, PathText, Positive
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class ExecModelKnobs(Knobs, frozen=True):
 class ExecKnobs(ScalerKnobs, frozen=True):
     """Configuration file of the exec scaler."""
 
-    command: Annotated[tuple[str, ...], Meta(min_length=1, description="Program and arguments.")]
+    command: Annotated[tuple[PathText, ...], Meta(min_length=1, description="Program and arguments.")]
     models: Annotated[tuple[ExecModelKnobs, ...], Meta(min_length=1, max_length=1024)]
     name: ScalerName = "exec"
     timeout_ms: Annotated[

@@ -134,3 +134,11 @@ def test_invalid_configurations_are_explained(tmp_path: Path) -> None:
     path.write_text(f'command = ["x"]\nmodels = [{{ name = "m", pools = {pools} }}]\n', "utf-8")
     with pytest.raises(ConfigError, match="two pools have the same name"):
         read(path)
+
+
+def test_a_command_with_a_nul_is_refused(tmp_path: Path) -> None:
+    """The first call ended with a traceback."""
+    path = tmp_path / "exec.toml"
+    path.write_text('command = ["a\\u0000b"]\nmodels = [{ name = "m", pools = [{ name = "p" }] }]\n', "utf-8")
+    with pytest.raises(ConfigError, match=r"command.*Write .*text without a NUL"):
+        read(path)

@@ -78,3 +78,20 @@ def test_a_file_with_a_nul_is_refused(key: str, tmp_path: Path) -> None:
     """Two ended the scaler with a traceback, and two were never written."""
     with pytest.raises(ConfigError, match=rf"{key}: is .*\. Write text without a NUL"):
         read_text(tmp_path, f'{key} = "a\\u0000b"\n{CONFIG}', sidecar=False)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("command", '["a\\u0000b"]', r"is .*\. Write .*text without a NUL"),
+        ("env", '{ A = "a\\u0000b" }', r"is .*\. Write text without a NUL"),
+        ("env", '{ "A\\u0000B" = "" }', r"'A\\x00B' is no name of a variable"),
+        ("env", '{ "A=B" = "" }', r"'A=B' is no name of a variable"),
+    ],
+)
+def test_what_no_process_can_be_started_with_is_refused(key: str, value: str, problem: str, tmp_path: Path) -> None:
+    """The scaler started, and ended with a traceback at its first decision."""
+    entries = ", ".join(f"{name} = {one}" for name, one in {"command": '["vllm"]', key: value}.items())
+    text = f'models = [{{ name = "m", pools = [{{ name = "p", role = "prefill", {entries} }}] }}]'
+    with pytest.raises(ConfigError, match=rf"pools\[0\]\.{key}.*: {problem}"):
+        read_text(tmp_path, text, sidecar=False)

@@ -27,7 +27,7 @@ class LocalPoolKnobs(Knobs, frozen=True):
     name: Name
     role: Role
     command: Annotated[
-        tuple[str, ...],
+        tuple[PathText, ...],
         Meta(
             min_length=1,
             description="Program and arguments. Placeholders: {worker} or {name}, {model} {pool} {role} "
@@ -35,7 +35,8 @@ class LocalPoolKnobs(Knobs, frozen=True):
         ),
     ]
     env: Annotated[
-        dict[str, str], Meta(description="Variables added to the scaler's environment, with the same placeholders.")
+        dict[str, PathText],
+        Meta(description="Variables added to the scaler's environment, with the same placeholders."),
     ] = {}  # noqa: RUF012 - msgspec copies an empty default
     gpus: Annotated[int, Meta(ge=0, le=4096, description="GPUs of one worker.")] = 1
     sidecar: Annotated[
@@ -168,6 +169,9 @@ def _check(knobs: LocalKnobs) -> None:
 
 
 def _check_pool(knobs: LocalKnobs, pool: LocalPoolKnobs, place: str) -> None:
+    for name in pool.env:
+        if "=" in name or "\0" in name:
+            raise ConfigError(f"{place}.env", f"{name!r} is no name of a variable", "Write one without = and NUL.")
     if knobs.gpus not in {(), "auto"} and pool.gpus > len(knobs.gpus):
         problem = f"a worker needs {pool.gpus} GPUs, the host has {len(knobs.gpus)}"
         raise ConfigError(place, problem, "Correct gpus of one of both.")
