@@ -209,7 +209,9 @@ def test_models_and_roles_share_what_is_short(gpus: int) -> None:
     assert sum(counts.values()) == gpus, "all GPUs are used"
     for role in ROLES:
         assert abs(counts["a", role] - counts["b", role]) <= 1, counts
-    assert all(count > 2 for (_, role), count in counts.items() if role == "prefill"), counts
+    for name in "ab":
+        assert abs(counts[name, "prefill"] - counts[name, "decode"]) <= 1, counts
+    assert min(counts.values()) >= gpus // 4, counts
 
 
 def wave(period_s: float, phase: float) -> Rate:
@@ -221,10 +223,18 @@ def wave(period_s: float, phase: float) -> Rate:
 def test_workers_follow_loads_that_alternate(as_budget: bool) -> None:  # noqa: FBT001
     fleet = LimitedFleet({"one": wave(600.0, 0.0), "two": wave(600.0, 0.5)}, 12, 900.0, as_budget=as_budget)
     check_limit(fleet, 12)
-    assert fleet.attainment() > 0.75, "0.58 if pools keep what they do not need"
+    assert fleet.attainment() > 0.75, "0.58 if pools keep what they do not need, 0.73 if the first lull counts as short"
 
 
 def test_loads_that_alternate_each_two_start_ups_stop_exchanging_workers() -> None:
     fleet = LimitedFleet({"one": wave(180.0, 0.0), "two": wave(180.0, 0.5)}, 12, 1_000.0)
     check_limit(fleet, 12)
-    assert fleet.changes() <= 30, "130 without regard to what lulls have taught"
+    assert fleet.changes() <= 30, "130 without regard to short lulls"
+    assert fleet.attainment() > 0.45, "0.33 without regard to short lulls"
+
+
+def test_loads_that_wobble_on_short_gpus_exchange_no_workers() -> None:
+    fleet = LimitedFleet({"one": lambda _: 40.0, "two": lambda _: 40.0}, 12, 600.0)
+    check_limit(fleet, 12)
+    assert all(fleet.at(second) == fleet.at(590.0) for second in range(200, 590, 5)), fleet.counts[-1]
+    assert list(fleet.at(590.0).values()) == [3, 3, 3, 3]

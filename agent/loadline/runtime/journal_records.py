@@ -20,7 +20,7 @@ from loadline.core.vocabulary.effects import AnyEffect, CommitDecision
 from loadline.core.vocabulary.events import AnyEvent
 from loadline.errors import JournalError
 
-FORMAT = 45
+FORMAT = 46
 """Version of the format; increases when fields of records, settings or snapshots, or texts of effects change."""
 
 SnapshotT = TypeVar("SnapshotT")

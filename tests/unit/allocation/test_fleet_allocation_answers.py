@@ -11,6 +11,7 @@ from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.fleet.fleet import FleetKnobs, Model
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.allocation.supplies import AllocationKnobs
+from loadline.core.planning.allocation.worker_levels import LEVEL_RANKS, UNDIVIDED
 from loadline.core.planning.guardrails.knobs import GuardrailKnobs
 from loadline.core.planning.planner import Planner
 from loadline.core.state.settings import Settings
@@ -90,7 +91,9 @@ def contended(**knobs: Any) -> MultiModelWorld:
 def swapped(problem: AllocationProblem) -> Allocation:
     """Return a solution that differs from greedy."""
     counts = {want.name: {"main": 0} for want in problem.models}
-    return Allocation(counts | {"a\0has": {"main": 1}, "b\0has": {"main": 1}, "b\0more\0main": {"main": 8}}, {})
+    current, additional = (f"\0level\0{rank}\0main" for rank in (UNDIVIDED, LEVEL_RANKS - 1))
+    found = {"a" + current: {"main": 1}, "b" + current: {"main": 1}, "b" + additional: {"main": 8}}
+    return Allocation(counts | found, {})
 
 
 def test_the_greedy_allocation_applies_until_the_exact_one_arrives() -> None:

@@ -124,6 +124,8 @@ def test_demands_that_are_not_finite_are_left_out_and_large_counts_are_for_the_g
         (recommendation(victims={"prefill": ("a",)}), "names pool 'prefill'; the pools are decode"),
         (recommendation(unneeded={"prefill": 1}), "names pool 'prefill'; the pools are decode"),
         (recommendation(unneeded={"decode": -1}), "names -1 unneeded workers of decode; a count is 0 to"),
+        (recommendation(lasting={"prefill": 1}), "names pool 'prefill'; the pools are decode"),
+        (recommendation(lasting={"decode": -1}), "names -1 lasting workers of decode; a count is 0 to"),
     ],
 )
 def test_what_is_wrong_is_named(found: object, message: str) -> None:

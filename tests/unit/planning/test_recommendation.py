@@ -14,3 +14,10 @@ def test_a_count_by_a_quotient_of_almost_nothing_can_be_encoded() -> None:
     assert found.targets == {"decode": COUNT_MAX}
     explanation = Explanation("m", 1, "decided", "d", {"decode": 2}, (found,), (), {"decode": 16})
     assert EncodedExplanation.of(explanation).decode() == explanation
+
+
+def test_no_lasting_workers_are_not_unknown_ones() -> None:
+    fleet = FleetHarness([PoolKnobs("decode", "decode")], 1)
+    found = recommend("own", fleet.model, {"decode": PoolRecommendation(1, (), 0, 0)}, {}, 0)
+    assert found.lasting == {"decode": 0}
+    assert not recommend("own", fleet.model, {"decode": PoolRecommendation(1, ())}, {}, 0).lasting

@@ -26,12 +26,13 @@ def plain_recommendation(found: Any, pools: AbstractSet[str]) -> Recommendation:
     if not isinstance(found, Recommendation):
         raise TypeError(f"plan() returned {type(found).__name__}; it must return a Recommendation")
     plain = plain_copy(replace(found, demands=tuple(filter(_is_finite, found.demands))), Recommendation)
-    unknown = sorted({*plain.targets, *plain.victims, *plain.unneeded} - pools)
+    unknown = sorted({*plain.targets, *plain.victims, *plain.unneeded, *plain.lasting} - pools)
     if unknown:
         raise ValueError(f"plan() names pool {unknown[0]!r}; the pools are {', '.join(sorted(pools))}")
     for says, counts in (
         ("recommends {} workers for", plain.targets),
         ("names {} unneeded workers of", plain.unneeded),
+        ("names {} lasting workers of", plain.lasting),
     ):
         for pool, count in counts.items():
             if not 0 <= count <= COUNT_MAX:

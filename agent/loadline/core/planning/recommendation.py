@@ -22,6 +22,8 @@ class PoolRecommendation(Struct, frozen=True):
     reasons: tuple[Reason, ...]
     unneeded: int = 0
     """Workers of this count that the load does not need; see ``Recommendation.unneeded``."""
+    lasting: int | None = None
+    """Workers that the arrivals need; None: unknown. See ``Recommendation.lasting``."""
 
 
 class PoolSize(Struct, frozen=True):
@@ -128,4 +130,5 @@ def recommend(
     reasons = [reason for one in pools.values() for reason in one.reasons]
     reasons.sort(key=lambda reason: reason.pool not in targets)
     unneeded = {name: one.unneeded for name, one in pools.items() if one.unneeded}
-    return Recommendation(planner, targets, tuple(reasons), inputs, unneeded=unneeded)
+    lasting = {name: one.lasting for name, one in pools.items() if one.lasting is not None}
+    return Recommendation(planner, targets, tuple(reasons), inputs, unneeded=unneeded, lasting=lasting)

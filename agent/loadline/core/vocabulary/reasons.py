@@ -212,6 +212,9 @@ class Recommendation(Struct, frozen=True):
     """Estimates behind the recommendation, from planners that combine several."""
     unneeded: dict[str, int] = {}
     """Workers that the load does not need and that pools keep until a shrink is safe, by pool; others come first."""
+    lasting: dict[str, int] = {}
+    """Workers that the arrivals of a pool needed lately, without those for a backlog, by pool. While GPUs are short,
+    pools are served by their part of this count; those left out by their part of the recommended one."""
 
 
 class Explanation(Struct, frozen=True):

@@ -1,9 +1,10 @@
 """Demands of models on limited supplies, as an allocation problem.
 
-A recommendation of plain counts is split in three: current workers rank before additional ones, so that models of equal
-priority do not take workers from each other, and workers that the load does not need rank last. A recommendation with
-role demands is one request, which any pool of the role can serve. The first worker of a role ranks before all: a model
-without workers would otherwise wait forever for a worker that models of equal priority have no reason to release.
+A recommendation of plain counts is split by level, the part of its need that a worker serves (``worker_levels``), so
+that models of equal priority, and the roles of each, are served alike; workers that the load does not need rank last. A
+recommendation with role demands is one request, which any pool of the role can serve. The first worker of each role
+ranks before all: a model without workers would otherwise wait for one of a model that needs all of its own. Models that
+have a worker of each role come first among these, as the model that gives its last worker would ask for it again.
 """
 
 from collections.abc import Mapping
@@ -15,8 +16,10 @@ from msgspec.structs import replace
 
 from loadline.core.fleet.fleet import Fleet, Model
 from loadline.core.fleet.pool import Pool
+from loadline.core.planning.allocation.covers import cover
 from loadline.core.planning.allocation.gpu_ledger import planned_of
 from loadline.core.planning.allocation.supplies import AllocationKnobs, Supplies
+from loadline.core.planning.allocation.worker_levels import LEVEL_RANKS, UNDIVIDED, ranked_workers
 from loadline.core.planning.guardrails.constraints import Bound
 from loadline.core.planning.guardrails.gpu_band import GpuBand, PoolGpus, fit
 from loadline.core.planning.guardrails.knobs import HardLimits
@@ -29,9 +32,11 @@ _STEPS: Final = 4
 _NUMBER_MAX: Final = 1e100
 """Bound of demands and capacities: beyond it, and below its inverse, quotients overflow."""
 # Suffixes of request names; a control character cannot occur in the name of a model.
-_FIRST, _KEPT, _MORE, _UNNEEDED = "\0first", "\0has", "\0more\0", "\0unneeded\0"
-_RANKS: Final = 4
-"""Ranks of each priority: the first worker of a role, current or needed workers, additional ones, unneeded ones."""
+_FIRST, _MINIMUM, _LEVEL, _UNNEEDED = "\0first", "\0minimum", "\0level\0", "\0unneeded\0"
+_LEVELS_BEGIN: Final = 3
+"""Rank of the lowest level within a priority, after existing and new first workers, and minimum replicas."""
+_RANKS: Final = _LEVELS_BEGIN + LEVEL_RANKS + 1
+"""Ranks of each priority: those before the levels, the levels, and unneeded workers."""
 _INCOMPLETE_DATA: Final = frozenset(
     {ReasonCode.TRAFFIC_INCOMPLETE, ReasonCode.TRAFFIC_UNKNOWN, ReasonCode.NO_DATA, ReasonCode.UNKNOWN_WORKERS}
 )
@@ -49,11 +54,17 @@ class ModelDemand(Struct, frozen=True):
     """Demands of roles that several pools can serve."""
     unneeded: dict[str, int] = {}
     """Current workers of each pool that the load does not need; only pools that have any."""
+    lasting: dict[str, int] = {}
+    """Workers that the arrivals of a pool need; only pools whose planner tells them."""
 
     def is_equivalent(self, other: "ModelDemand") -> bool:
         """Return True if both give the same allocation problem; their first choices may differ."""
         needed = {pool for need in self.needs for pool in need.capacities}
-        same = all(count == other.counts.get(pool) for pool, count in self.counts.items() if pool not in needed)
+        same = all(
+            count == other.counts.get(pool) and self.lasting.get(pool) == other.lasting.get(pool)
+            for pool, count in self.counts.items()
+            if pool not in needed
+        )
         parts, others = (self.needs, self.minimums, self.unneeded), (other.needs, other.minimums, other.unneeded)
         return bool(needed) and same and parts == others
 
@@ -122,10 +133,12 @@ def demand_of(  # noqa: PLR0917 - one argument for each input
     band = GpuBand(limits.gpu_budget_min or None, limits.gpu_budget_max)
     bounded = [max(share.replicas_min, count) for share, count in zip(shares, fit(shares, band), strict=True)]
     if bounds or bounded != list(counts.values()):
-        return ModelDemand(dict(zip(counts, bounded, strict=True)), minimums)
+        return ModelDemand(dict(zip(counts, bounded, strict=True)), minimums, lasting=recommendation.lasting)
     needs = (_in_steps(need, keeps) for need in recommendation.demands if _is_usable(need, model))
     unneeded = _above_floor(unneeded, dict(zip(counts, shares, strict=True)), band.floor or 0)
-    return ModelDemand(counts, minimums, tuple(need for need in needs if need.capacities), unneeded)
+    return ModelDemand(
+        counts, minimums, tuple(need for need in needs if need.capacities), unneeded, recommendation.lasting
+    )
 
 
 def _above_floor(unneeded: Mapping[str, int], shares: Mapping[str, PoolGpus], floor: int) -> dict[str, int]:
@@ -185,78 +198,99 @@ def problem_of(
     """Return the allocation problem at ``now`` (ms) of all models that use limited supplies."""
     requests: list[ModelRequest] = []
     for name in sorted(supplies.takes):
-        requests += _requests(fleet.models[name], demands[name], supplies.priorities[name], supplies.takes[name], now)
+        rank, takes = _RANKS * supplies.priorities[name], supplies.takes[name]
+        requests += _requests(fleet.models[name], demands[name], rank, takes, knobs.switching_cost_hours, now)
     return AllocationProblem(
         tuple(requests), supplies.limits, knobs.policy, knobs.delayed_best_effort, knobs.switching_cost_hours
     )
 
 
-def _requests(
-    model: Model, model_demand: ModelDemand, priority: int, takes: Mapping[str, Mapping[str, int]], now: int
+def _requests(  # noqa: PLR0917 - one argument for each input
+    model: Model, model_demand: ModelDemand, rank: int, takes: Mapping[str, Mapping[str, int]], hours: float, now: int
 ) -> list[ModelRequest]:
-    """Return the requests of a model: first workers, needed and current workers, additional ones, unneeded ones."""
-    rank = _RANKS * priority
+    """Return the requests of a model: first workers, minimum replicas, role demands, levels, unneeded workers."""
     needed = {pool for need in model_demand.needs for pool in need.capacities}
-    empty = _empty(model, model_demand, takes, now)
+    unreserved = _unreserved(model, model_demand, takes)
     first: list[RoleRequest] = []
     parts: list[RoleRequest] = []
     for need in model_demand.needs:
         options = tuple(
             _option(model.pools[pool], model_demand, each, takes, now) for pool, each in need.capacities.items()
         )
-        demand = need.demand
-        if need.role in empty and demand > 0.0 and options:
-            empty.remove(need.role)
-            worker = min(need.capacities.values())
-            first.append(RoleRequest(need.role, worker, options))
-            demand = max(0.0, demand - worker)
-            options = tuple(replace(option, replicas_max=option.replicas_max - 1) for option in options)
-        parts.append(RoleRequest(need.role, demand, options))
-    kept_parts: list[RoleRequest] = []
-    additional: list[tuple[str, int, list[RoleRequest]]] = []
-    for name in sorted(takes.keys() - needed):
-        pool, minimum, count = model.pools[name], model_demand.minimums[name], model_demand.counts[name]
-        current, unneeded = pool.effective_target(now), model_demand.unneeded.get(name, 0)
-        count -= unneeded
-        kept = max(minimum, min(current, count))
-        cost, taken = pool.cost_per_hour, dict(takes[name])
-        if count and pool.knobs.role in empty:
-            empty.remove(pool.knobs.role)
-            option = PoolOption(name, 1.0, cost, taken, 0, 1)
-            first.append(RoleRequest(pool.knobs.role, 1.0, (option,)))
-            count -= 1
-        if kept:
-            option = PoolOption(name, 1.0, cost, taken, minimum, kept, current)
-            kept_parts.append(RoleRequest(pool.knobs.role, float(kept), (option,)))
-        if count > kept:
-            option = PoolOption(name, 1.0, cost, taken, 0, count - kept)
-            part = RoleRequest(pool.knobs.role, float(count - kept), (option,))
-            additional.append((model.name + _MORE + name, rank + 2, [part]))
+        part = RoleRequest(need.role, need.demand, options)
+        if need.role in unreserved and need.demand > 0.0 and options:
+            unreserved.remove(need.role)
+            one, part = _first_of(part, hours)
+            first.append(one)
+        parts.append(part)
+    ranked: list[tuple[str, int, list[RoleRequest]]] = []
+    minimums: list[RoleRequest] = []
+    levels = rank + _LEVELS_BEGIN
+    # Pools that have workers come first: one of these is the first worker of its role.
+    for name in sorted(takes.keys() - needed, key=lambda one: (not model.pools[one].effective_target(now), one)):
+        pool, minimum = model.pools[name], model_demand.minimums[name]
+        count, current = model_demand.counts[name] - model_demand.unneeded.get(name, 0), pool.effective_target(now)
+        role, lasting = pool.knobs.role, model_demand.lasting.get(name)
+        option = PoolOption(name, 1.0, pool.cost_per_hour, dict(takes[name]), 0, 1)
+        reserved = minimum
+        if minimum:
+            kept = replace(option, replicas_min=minimum, replicas_max=minimum, current=current)
+            minimums.append(RoleRequest(role, float(minimum), (kept,)))
+        if count and role in unreserved:
+            unreserved.remove(role)
+            first.append(RoleRequest(role, 1.0, (replace(option, current=min(1, current)),)))
+            reserved = 1
+        for level_rank, workers in ranked_workers(reserved, count, current, lasting):
+            some = replace(option, replicas_max=workers, current=0 if level_rank % 2 else workers)
+            part = RoleRequest(role, float(workers), (some,))
+            ranked.append((f"{model.name}{_LEVEL}{level_rank}\0{name}", levels + level_rank, [part]))
+    unneeded: list[tuple[str, int, list[RoleRequest]]] = []
     for name in sorted(takes.keys() & model_demand.unneeded.keys()):
-        pool, unneeded = model.pools[name], model_demand.unneeded[name]
-        option = PoolOption(name, 1.0, pool.cost_per_hour, dict(takes[name]), 0, unneeded)
-        part = RoleRequest(pool.knobs.role, float(unneeded), (option,))
-        additional.append((model.name + _UNNEEDED + name, rank + 3, [part]))
+        pool, workers = model.pools[name], model_demand.unneeded[name]
+        option = PoolOption(name, 1.0, pool.cost_per_hour, dict(takes[name]), 0, workers)
+        part = RoleRequest(pool.knobs.role, float(workers), (option,))
+        unneeded.append((model.name + _UNNEEDED + name, rank + _RANKS - 1, [part]))
+    is_served = all(any(option.current for option in one.options) for one in first)
     found = (
-        (model.name + _FIRST, rank, first),
-        (model.name, rank + 1, parts),
-        (model.name + _KEPT, rank + 1, kept_parts),
-        *additional,
+        (model.name + _FIRST, rank if is_served else rank + 1, first),
+        (model.name + _MINIMUM, rank + 2, minimums),
+        (model.name, levels + UNDIVIDED, parts),
+        *ranked,
+        *unneeded,
     )
     return [ModelRequest(name, order, tuple(each)) for name, order, each in found if each]
 
 
-def _empty(model: Model, model_demand: ModelDemand, takes: Mapping[str, Mapping[str, int]], now: int) -> set[Role]:
-    """Return the roles without workers, and without workers that start in any case."""
-    pools = model.pools
-    served = {
+def _unreserved(model: Model, model_demand: ModelDemand, takes: Mapping[str, Mapping[str, int]]) -> set[Role]:
+    """Return the roles of which no worker exists or starts in any case."""
+    reserved = {
         pool.knobs.role
-        for name, pool in pools.items()
-        if pool.effective_target(now)
-        or model_demand.minimums[name]
-        or (model_demand.counts[name] and name not in takes)
+        for name, pool in model.pools.items()
+        if model_demand.minimums[name] or (model_demand.counts[name] and name not in takes)
     }
-    return {pool.knobs.role for pool in pools.values()} - served
+    return {pool.knobs.role for pool in model.pools.values()} - reserved
+
+
+def _first_of(part: RoleRequest, hours: float) -> tuple[RoleRequest, RoleRequest]:
+    """Return the first worker of a role demand, and the rest of the demand.
+
+    The worker is one of the cheapest mix for the whole demand, if possible one that exists: the two together are then
+    as cheap as the demand in one.
+
+    Args:
+        part: Demand and pools of the role, none of which has minimum replicas.
+        hours: Cost of switching a worker, in hours of its cost.
+    """
+    mix = cover(part, hours) or {option.pool: option.replicas_max for option in part.options}
+    first = max(part.options, key=lambda option: (mix[option.pool] > 0, option.current > 0, -option.capacity))
+    options = tuple(
+        replace(one, replicas_max=max(0, one.replicas_max - 1), current=max(0, one.current - 1))
+        if one is first
+        else one
+        for one in part.options
+    )
+    worker = min(part.demand, first.capacity)
+    return replace(part, demand=worker), replace(part, demand=part.demand - worker, options=options)
 
 
 def _option(
@@ -271,7 +305,8 @@ def _option(
 def counts_of(allocation: Allocation, name: str, model_demand: ModelDemand) -> dict[str, int]:
     """Return the counts that an allocation grants a model; pools that it leaves out get their first choice."""
     found: dict[str, int] = {}
-    for request in (name + _FIRST, name, name + _KEPT, *(name + _MORE + pool for pool in model_demand.counts)):
+    levels = (f"{name}{_LEVEL}{rank}\0{pool}" for pool in model_demand.counts for rank in range(LEVEL_RANKS))
+    for request in (name + _FIRST, name, name + _MINIMUM, *levels):
         for pool, count in allocation.counts.get(request, {}).items():
             found[pool] = found.get(pool, 0) + count
     for pool, first_choice in model_demand.counts.items():

@@ -27,6 +27,7 @@ from loadline.core.fleet.traffic_totals import TrafficTotals, thousandths
 from loadline.core.fleet.windows import RollingMax
 from loadline.core.planning.demand.arrival_rate import ArrivalRate
 from loadline.core.planning.demand.forecast_record import ExpectedArrivals, ForecastRecord
+from loadline.core.planning.demand.load_lulls import LoadLulls
 from loadline.core.planning.guardrails.knobs import UNPACED, GuardrailKnobs
 from loadline.core.planning.planner import ModelSettings, Needs, Planner
 from loadline.core.planning.planners.saturation import SaturationKnobs, SaturationPlanner
@@ -46,8 +47,9 @@ from loadline.core.planning.sizing.needs.passed_on import PASSED_ON_MS, passed_o
 from loadline.core.planning.sizing.needs.pool_needs import SAMPLES, PoolLoad, PoolNeeds, PoolState
 from loadline.core.planning.sizing.needs.prompt_lines import prompt_lines
 from loadline.core.planning.sizing.needs.shared_roles import EmptyPool, pool_traffic, share_needs
-from loadline.core.planning.sizing.needs.shrink_limits import shrink, with_unneeded
+from loadline.core.planning.sizing.needs.shrink_limits import shrink, with_lasting
 from loadline.core.planning.sizing.needs.size_estimates import size_estimates
+from loadline.core.planning.sizing.needs.unneeded_workers import UNNEEDED_MS
 from loadline.core.planning.sizing.profile.rates import ProfiledRates
 from loadline.core.planning.sizing.request_lengths import Lengths
 from loadline.core.vocabulary.durations import duration
@@ -100,6 +102,7 @@ class AutoPlanner(Planner):
     knobs: AutoPlannerKnobs
     pools: dict[str, PoolState] = field(default_factory=dict)
     arrivals: ArrivalRate = field(default_factory=ArrivalRate)
+    lulls: LoadLulls = field(default_factory=LoadLulls)
     lengths: Lengths = field(default_factory=Lengths)
     first_outputs: FirstOutputs = field(default_factory=FirstOutputs)
     shares: RequestShares = field(default_factory=RequestShares)
@@ -227,8 +230,10 @@ class AutoPlanner(Planner):
         totals = model.traffic.totals
         interval = totals.since(totals if self.totals is None else self.totals)
         self.totals, self.sampled_ms, self.forecasts = totals, now, {}
-        lead_ms = min((pool.start_up_ms(self.knobs.start_up_ms) for pool in model.pools.values()), default=0)
+        start_ups_ms = [pool.start_up_ms(self.knobs.start_up_ms) for pool in model.pools.values()]
+        lead_ms = min(start_ups_ms, default=0)
         self.arrivals.add(interval, lead_ms, self.knobs.cost_of_miss, now)
+        self.lulls.update(self.arrivals, max(start_ups_ms, default=0), UNNEEDED_MS, now)
         present_per_s = self.arrivals.forecast(0, SAMPLES[0], now)
         self.surge = _SURGE_RATIO * present_per_s + _SURGE_MIN
         osl_tokens_min = self.first_outputs.osl_tokens(model, interval, now)
@@ -315,7 +320,8 @@ class AutoPlanner(Planner):
         if shared is not None:
             needs, found = shared.needs, found | shared.empty
         for load, need in zip(loads, needs, strict=True):
-            found[load.pool.name] = with_unneeded(load, need, _with_infeasible_itl(load, self._recommend(load, need)))
+            recommended = _with_infeasible_itl(load, self._recommend(load, need))
+            found[load.pool.name] = with_lasting(load, need, recommended, self.lulls.short_ms)
         changes = any(one.replicas is not None for one in found.values())
         for load in loads:
             if changes or now >= self.estimates_due_ms or load.pool.name not in self.estimated:

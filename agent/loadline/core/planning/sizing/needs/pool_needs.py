@@ -67,6 +67,8 @@ class PoolNeeds(Struct):
     """Arrivals to grow for."""
     reason: Reason
     """Reason of ``wanted``."""
+    without_backlog: int = 0
+    """Count that all needs but the backlog are met by."""
     rising: int = 0
     """Count that a shrink leaves as the arrivals seem to rise, at most the present one; 0: they do not."""
 
@@ -116,7 +118,9 @@ class PoolLoad(Struct, frozen=True, dict=True):
             lasting = max(lasting, self.lasting_per_s / serves)
         keep = whole(lasting * self.shrink_ratio) if serves else max(current, wanted)
         rising = min(current, self._rising()) if serves and keep < current else 0
-        return PoolNeeds(wanted, keep, lasting, self.lasting_per_s, self.growing_per_s, largest.reason, rising)
+        without_backlog = whole(max(need.workers for need in steady))
+        rates = self.lasting_per_s, self.growing_per_s
+        return PoolNeeds(wanted, keep, lasting, *rates, largest.reason, without_backlog, rising)
 
     @property
     def likely_growth(self) -> float:

@@ -47,21 +47,20 @@ def shrink(load: PoolLoad, needs: PoolNeeds, reason: Reason) -> PoolRecommendati
     return PoolRecommendation(None if allowed == current else allowed, tuple(reasons))
 
 
-def with_unneeded(load: PoolLoad, needs: PoolNeeds, found: PoolRecommendation) -> PoolRecommendation:
-    """Add the workers that others may have while GPUs are short; none while the load is not known."""
+def with_lasting(load: PoolLoad, needs: PoolNeeds, found: PoolRecommendation, lull_ms: int) -> PoolRecommendation:
+    """Add what the load needed lately, and the workers that others may have while GPUs are short, if the load is known.
+
+    ``lull_ms`` is the length of the last lull if it was short, else 0.
+    """
     unneeded, now = load.state.unneeded, load.now
     if not (load.serves and load.model.traffic.is_complete(now)):
         return found
     current = load.pool.effective_target(now)
-    unneeded.update(_needed(load, needs), current, load.state.hold.learned_ms, now)
+    kept = max(whole(needs.lasting), needs.rising, _reversed(load, needs, 0)[0])
+    needed = max(kept, needs.wanted, _passed_on(load, needs, 0)[0])
+    unneeded.update(needed, max(kept, needs.without_backlog), current, lull_ms, now)
     workers = unneeded.among(current if found.replicas is None else found.replicas, now)
-    return replace(found, unneeded=workers) if workers else found
-
-
-def _needed(load: PoolLoad, needs: PoolNeeds) -> int:
-    """Return the workers that the load needs as far as is known, without margin, holds and proof."""
-    others = (limit(load, needs, 0)[0] for limit in (_reversed, _passed_on))
-    return max(needs.wanted, whole(needs.lasting), needs.rising, *others)
+    return replace(found, unneeded=workers, lasting=unneeded.lasting.max(now))
 
 
 def _delay(load: PoolLoad, wanted: int) -> Reason | None:
