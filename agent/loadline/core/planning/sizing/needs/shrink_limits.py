@@ -58,9 +58,10 @@ def with_lasting(load: PoolLoad, needs: PoolNeeds, found: PoolRecommendation, lu
     current = load.pool.effective_target(now)
     kept = max(whole(needs.lasting), needs.rising, _reversed(load, needs, 0)[0])
     needed = max(kept, needs.wanted, _passed_on(load, needs, 0)[0])
-    unneeded.update(needed, max(kept, needs.without_backlog), current, lull_ms, now)
+    unneeded.update(needed, kept, current, lull_ms, now)
     workers = unneeded.among(current if found.replicas is None else found.replicas, now)
-    return replace(found, unneeded=workers, lasting=unneeded.lasting.max(now))
+    # Growth counts while it is expected: beside its highest forecast, what a pool has would seem little for minutes.
+    return replace(found, unneeded=workers, lasting=max(unneeded.lasting.max(now) or 0, needs.without_backlog))
 
 
 def _delay(load: PoolLoad, wanted: int) -> Reason | None:

@@ -27,7 +27,7 @@ class UnneededWorkers(Struct):
 
     needed: RollingMax = field(default_factory=lambda: RollingMax(UNNEEDED_MS))
     lasting: RollingMax = field(default_factory=lambda: RollingMax(UNNEEDED_MS))
-    """The same without workers for a backlog."""
+    """The same without workers for a backlog and for growth."""
     updated_ms: int = -1
     """Unix ms of the last update; -1: none."""
 
@@ -36,7 +36,7 @@ class UnneededWorkers(Struct):
 
         Args:
             needed: Workers that the load needs now, without margin and holds.
-            lasting: The same without workers for a backlog.
+            lasting: The same without workers for a backlog and for growth.
             current: Count in force. The first one, and the first after a gap, counts as needed, as what was needed
                 before is unknown.
             lull_ms: Length of the last lull if it was short, else 0.
