@@ -73,6 +73,12 @@ def test_workers_without_a_state_file_are_not_left(tmp_path: Path) -> None:
         read_text(tmp_path, f'on_stop = "leave"\n{CONFIG}', sidecar=False)
 
 
+def test_a_file_as_the_folder_of_logs_is_refused(tmp_path: Path) -> None:
+    """The configuration was valid, and each worker failed to start."""
+    with pytest.raises(ConfigError, match=r"log_directory: .*local\.toml is a file\. Name a folder"):
+        read_text(tmp_path, f'log_directory = "local.toml"\n{CONFIG}', sidecar=False)
+
+
 @pytest.mark.parametrize("key", ["state_file", "sidecar_config", "log_directory", "lifetimes_file"])
 def test_a_file_with_a_nul_is_refused(key: str, tmp_path: Path) -> None:
     """Two ended the scaler with a traceback, and two were never written."""

@@ -10,6 +10,11 @@ from loadline.scalers.local.config import read
 from loadline.scalers.local.host import Allotment, HostResources, installed_gpus
 
 
+def test_without_a_free_port_at_the_end_of_all_ports_the_first_one_must_be_lower() -> None:
+    found = HostResources([], 65_534, 100, lambda _port: False).allocate(1)
+    assert found == "needs a port, none from 65534 to 65535 is free: lower first_port"
+
+
 def test_no_two_workers_share_a_slot_a_port_or_a_gpu() -> None:
     host = HostResources(["a", "b", "c", "d"], 9_000, 10, lambda port: port != 9_001)
     first, second = host.allocate(2), host.allocate(2)

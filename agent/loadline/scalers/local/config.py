@@ -163,6 +163,8 @@ def _check(knobs: LocalKnobs) -> None:
     if knobs.on_stop == "leave" and not knobs.state_file:
         remedy = "Set state_file too: without it nothing would find the workers again."
         raise ConfigError("on_stop", "leave has no effect without a state file", remedy)
+    if knobs.log_directory and Path(knobs.log_directory).is_file():
+        raise ConfigError("log_directory", f"{knobs.log_directory} is a file", "Name a folder; it is created.")
     check_names(knobs.models)
     for place, pool in pools_by_place(knobs.models):
         _check_pool(knobs, pool, place)

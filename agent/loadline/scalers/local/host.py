@@ -4,6 +4,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from typing import Final
 
 from msgspec import Struct
 
@@ -11,6 +12,7 @@ from loadline.errors import ConfigError
 
 _NVIDIA_SMI = ("nvidia-smi", "--query-gpu=index", "--format=csv,noheader")
 _NVIDIA_SMI_TIMEOUT_S = 20.0
+_PORT_MAX: Final = 65_535
 
 
 class Allotment(Struct, frozen=True):
@@ -39,7 +41,7 @@ class HostResources:
         self, gpus: Sequence[str], first_port: int, ports: int, port_is_free: Callable[[int], bool] | None = None
     ) -> None:
         self._gpus = tuple(gpus)
-        self._ports = [*range(first_port, min(first_port + ports, 65_536))]
+        self._ports = [*range(first_port, min(first_port + ports, _PORT_MAX + 1))]
         """Ports in the order in which they are given away."""
         self._port_is_free = port_is_free or _is_free
         self._used: dict[int, Allotment] = {}
@@ -65,7 +67,9 @@ class HostResources:
             return "; ".join([needed, *reasons])
         port = next((port for port in self._ports if port not in used_ports and self._port_is_free(port)), None)
         if port is None:
-            return f"needs a port, none from {min(self._ports)} to {max(self._ports)} is free: raise ports"
+            first, last = min(self._ports), max(self._ports)
+            remedy = "raise ports" if last < _PORT_MAX else "lower first_port"
+            return f"needs a port, none from {first} to {last} is free: {remedy}"
         slot = next(number for number in range(len(self._used) + 1) if number not in self._used)
         found = self._used[slot] = Allotment(slot, port, tuple(free_gpus[:gpus]))
         return found
