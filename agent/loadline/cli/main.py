@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from loadline import __version__
@@ -26,8 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return _run(written)
     except BrokenPipeError:
-        _discard_output()  # its reader has gone, as `head` does
-        return 0
+        return 0  # the reader of stdout has gone, as `head` does
     except ConfigError as error:
         for one in error.errors:
             _print_error(one)
@@ -47,29 +47,40 @@ def _run(written: list[str]) -> int:
 
     Raises:
         BrokenPipeError: The reader of stdout has gone.
-        LoadlineError: Stdout cannot be written.
+        LoadlineError: Stdout cannot be written, or the command has failed, which comes first.
     """
     try:
         options = parser().parse_args(written, argparse.Namespace(line=shlex.join(["loadline", *written])))
         command: Command = options.command
-        return command(options)
-    finally:
-        try:
-            sys.stdout.flush()
-        except BrokenPipeError:
+        code = command(options)
+    except SystemExit:
+        _write_output()  # the help, or the version
+        raise
+    except BaseException:
+        with suppress(OSError, LoadlineError):
+            _write_output()
+        raise
+    _write_output()
+    return code
+
+
+def _write_output() -> None:
+    """Write what stdout buffers, or discard it if that fails: Python would exit with code 120.
+
+    Raises:
+        BrokenPipeError: The reader of stdout has gone.
+        LoadlineError: Stdout cannot be written.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        if isinstance(error, BrokenPipeError):
             raise
-        except OSError as error:
-            _discard_output()
-            raise LoadlineError(
-                f"stdout: cannot be written: {error.strerror}. Free some space there, or write the output elsewhere."
-            ) from error
-
-
-def _discard_output() -> None:
-    """Redirect stdout to nowhere: what it still buffers cannot be written, and Python would exit with code 120."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+        remedy = "Free some space there, or write the output elsewhere."
+        raise LoadlineError(f"stdout: cannot be written: {error.strerror}. {remedy}") from error
 
 
 def _print_error(error: Exception) -> None:
