@@ -15,7 +15,7 @@ from loadline.core.vocabulary.reasons import Recommendation, RoleDemand
 from loadline.core.vocabulary.scalars import Role
 from tests.support.multi_model_world import GpuLimits, MultiModelWorld
 
-SECOND_MS, MINUTE_MS = 1_000, 60_000
+SECOND_MS = 1_000
 ROLES: tuple[Role, ...] = ("prefill", "decode")
 
 
@@ -53,6 +53,12 @@ class DisaggregatedWorld(MultiModelWorld):
         planner.lasting = dict(zip(ROLES, lasting, strict=True))
         self.propose(model, **dict(zip(ROLES, wanted or lasting, strict=True)))
 
+    def serve(self, seconds: int = 60, **lasting: tuple[int, int]) -> None:
+        """Set what the arrivals of models need, from now on; run for some seconds."""
+        for model, counts in lasting.items():
+            self.need(model, counts)
+        self.run(seconds * SECOND_MS)
+
     def need_as_role(self, model: str, demand: float) -> None:
         """Let a model have a role demand of so many decode workers from now on, and a prefill worker."""
         planner = self.controller._planners[model]
@@ -66,46 +72,37 @@ class DisaggregatedWorld(MultiModelWorld):
 
 def test_a_model_that_is_served_less_gets_workers_of_one_that_is_served_more() -> None:
     models = DisaggregatedWorld(12, a=(4, 4), b=(2, 2))
-    models.need("a", (4, 4))
-    models.need("b", (4, 4))
-    models.run(MINUTE_MS)
+    models.serve(a=(4, 4), b=(4, 4))
     assert models.counts() == {"a": (3, 3), "b": (3, 3)}
     decided = len(models.decisions)
-    models.run(5 * MINUTE_MS)
+    models.run(300 * SECOND_MS)
     assert len(models.decisions) == decided, "models that are served alike exchange no workers"
 
 
 def test_a_role_gets_no_more_than_the_other_can_use() -> None:
     models = DisaggregatedWorld(10, a=(4, 2), b=(2, 2))
-    models.need("a", (4, 4))
-    models.need("b", (2, 2))
-    models.run(MINUTE_MS)
+    models.serve(a=(4, 4), b=(2, 2))
     assert models.counts() == {"a": (3, 3), "b": (2, 2)}
 
 
 def test_gpus_for_one_more_pair_go_to_one_model() -> None:
     models = DisaggregatedWorld(10, a=(2, 2), b=(2, 2))
-    models.need("a", (4, 4))
-    models.need("b", (4, 4))
-    models.run(MINUTE_MS)
+    models.serve(a=(4, 4), b=(4, 4))
     assert models.counts() in ({"a": (3, 3), "b": (2, 2)}, {"a": (2, 2), "b": (3, 3)}), "not a role of each"
 
 
 def test_workers_for_a_backlog_come_after_those_for_arrivals() -> None:
     models = DisaggregatedWorld(12, a=(2, 2), b=(4, 4))
     models.need("a", (2, 2), (9, 9))
-    models.need("b", (4, 4))
-    models.run(MINUTE_MS)
+    models.serve(b=(4, 4))
     assert models.counts() == {"a": (2, 2), "b": (4, 4)}, "the backlog of a takes nothing from b"
-    models.need("b", (3, 3))
-    models.run(MINUTE_MS)
+    models.serve(b=(3, 3))
     assert models.counts() == {"a": (3, 3), "b": (3, 3)}, "free GPUs serve it"
 
 
 def test_a_model_whose_planner_tells_no_needs_keeps_its_workers_from_growth_beyond_half() -> None:
     models = DisaggregatedWorld(12, a=(3, 3), b=(3, 3))
-    models.need("a", (6, 6))
-    models.run(MINUTE_MS)
+    models.serve(a=(6, 6))
     assert models.counts() == {"a": (3, 3), "b": (3, 3)}
 
 
@@ -113,10 +110,8 @@ def test_a_model_whose_planner_tells_no_needs_keeps_its_workers_from_growth_beyo
 def test_a_need_that_changes_by_a_worker_moves_none(needs: tuple[int, int]) -> None:
     models = DisaggregatedWorld(12, a=(3, 3), b=(3, 3))
     counts: set[tuple[int, ...]] = set()
-    models.need("b", (3, 3))
     for need in needs * 3:
-        models.need("a", (need, need))
-        models.run(20 * SECOND_MS)
+        models.serve(20, a=(need, need), b=(3, 3))
         counts.add(models.counts()["b"])
     assert counts == {(3, 3)}
 
@@ -124,43 +119,35 @@ def test_a_need_that_changes_by_a_worker_moves_none(needs: tuple[int, int]) -> N
 def test_a_model_keeps_the_last_worker_of_a_role() -> None:
     models = DisaggregatedWorld(4, 0, a=(1, 1), b=(1, 1))
     models.propose("a", prefill=1, decode=1)
-    models.need("b", (16, 16))
-    models.run(MINUTE_MS)
+    models.serve(b=(16, 16))
     assert models.counts() == {"a": (1, 1), "b": (1, 1)}
 
 
 def test_a_role_demand_keeps_its_last_worker() -> None:
     models = DisaggregatedWorld(6, 0, a=(1, 3), b=(1, 1))
     models.need_as_role("a", 3.0)
-    models.need("b", (16, 16))
-    models.run(MINUTE_MS)
+    models.serve(b=(16, 16))
     assert models.counts() == {"a": (1, 1), "b": (2, 2)}
 
 
 def test_models_do_not_take_turns_with_their_only_workers() -> None:
     models = DisaggregatedWorld(4, 0, a=(1, 1), b=(1, 1), c=(0, 0))
     for need in (1, 2, 1, 2):
-        for name in "abc":
-            models.need(name, (need, need))
-        models.run(15 * SECOND_MS)
+        models.serve(15, a=(need, need), b=(need, need), c=(need, need))
     assert models.counts() == {"a": (1, 1), "b": (1, 1), "c": (0, 0)}
     assert not models.decisions
 
 
 def test_a_model_without_workers_gets_second_ones_of_another() -> None:
     models = DisaggregatedWorld(6, 0, a=(2, 2), b=(1, 1), c=(0, 0))
-    for name in "abc":
-        models.need(name, (2, 2))
-    models.run(MINUTE_MS)
+    models.serve(a=(2, 2), b=(2, 2), c=(2, 2))
     assert models.counts() == {"a": (1, 1), "b": (1, 1), "c": (1, 1)}
 
 
 def test_a_model_without_a_role_takes_no_last_worker_of_one_that_serves() -> None:
     models = DisaggregatedWorld(4, 0, a=(1, 0), b=(1, 1), c=(0, 1))
     for need in (1, 2, 1, 2):
-        for name in "abc":
-            models.need(name, (need, need))
-        models.run(15 * SECOND_MS)
+        models.serve(15, a=(need, need), b=(need, need), c=(need, need))
     counts = models.counts()
     assert counts.pop("b") == (1, 1)
     assert sorted(counts.values()) == [(0, 0), (1, 1)], "one of the others has both roles"

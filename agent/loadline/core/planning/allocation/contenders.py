@@ -121,6 +121,8 @@ def served(part: RoleRequest, counts: Mapping[str, int]) -> float:
 
 def _ordered(request: ModelRequest) -> ModelRequest:
     """Order pools by name, so that sums round identically."""
+    if len(request.roles) == 1 and len(request.roles[0].options) == 1:
+        return request  # as most are; a copy is checked anew, a seventh of the time of an allocation
     parts = (replace(part, options=tuple(sorted(part.options, key=_pool))) for part in request.roles)
     return replace(
         request, roles=tuple(sorted(parts, key=lambda part: (part.role, [_pool(one) for one in part.options])))

@@ -27,7 +27,7 @@ _SHORTAGE_CODES: Final = frozenset(
 )
 """Reasons that limit a pool; all others exchange workers between pools."""
 PAUSE_MS: Final = 200
-"""Minimum time between two allocations under shortage: each takes 13 to 51 ms for 100 models of five pools."""
+"""Minimum time between two allocations under shortage: each takes 40 to 90 ms for 100 models of five pools."""
 _NAMED_MAX: Final = 3
 """Maximum number of models named in a reason."""
 

@@ -14,7 +14,7 @@ LEVELS: Final = 8
 """Levels of a need; workers of large pools share one, in which each model gets all of its workers or takes turns."""
 HELD_LEVELS: Final = 1
 """Levels by which current workers come before additional ones. Two models of 40 requests/s on three quarters of the
-GPUs that they need started or ended 22 workers in 9 min without it, and none with it. With 2, a model that has all it
+GPUs that they need started or ended 12 workers in 9 min without it, and none with it. With 2, a model that has all it
 needs gives nothing to one that has half."""
 LEVEL_RANKS: Final = 2 * (LEVELS + HELD_LEVELS + 1)
 """Ranks of all levels and of the backlog: current workers, and additional ones."""
